@@ -1,0 +1,266 @@
+"""Everything sparkray raises on purpose, split by who must act.
+
+SparkrayError
+├── TaskError                    user code raised; the cause is chained
+├── TaskCancelledError           `cancel` ended the task
+├── GetTimeoutError              not ready yet; asking again may succeed
+├── UnschedulableError           no node could ever run this: ask for less, or add a node
+├── PendingCallsLimitExceeded    the actor's queue is full: wait for some calls first
+├── RuntimeEnvSetupError         the runtime environment could not be built
+├── ObjectStoreFullError         the store is full of objects that are in use
+└── ClusterError                 sparkray, or a machine under it, failed
+    ├── WorkerCrashedError       a worker process ended while running the task
+    │   ├── NodeDiedError        ... because its whole node is gone
+    │   └── OutOfMemoryError     ... because the host was about to run out of memory
+    ├── ActorDiedError           the actor is gone for good
+    ├── ActorUnavailableError    the actor is away for now; a later call may succeed
+    ├── ObjectLostError          every copy is gone and it cannot be rebuilt
+    │   └── OwnerDiedError       ... because the process that knew it is gone
+    └── ProtocolError            a peer spoke something else, or gave no proof of the token
+
+Rules: ``args`` holds every field, so an error survives pickling and the wire; times are
+seconds and sizes bytes; a message names ids and says what the reader can do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SparkrayError(Exception):
+    """Base of all: catching it never hides a `TypeError` of the caller's own."""
+
+
+class TaskError(SparkrayError):
+    """The user's function raised.
+
+    What `get` raises is an instance of this class and, where Python allows it, of the
+    class of the user's exception as well, so ``except ValueError`` works as it would
+    locally.
+
+    Attributes:
+        function_name: the task or method that raised.
+        traceback_text: the traceback as the worker printed it.
+        cause: the user's own exception; None if it could not be sent.
+        where: process id and host name, for messages.
+    """
+
+    def __init__(
+        self,
+        function_name: str,
+        traceback_text: str,
+        cause: BaseException | None = None,
+        where: str = "",
+    ) -> None:
+        super().__init__(function_name, traceback_text, cause, where)
+        self.function_name = function_name
+        self.traceback_text = traceback_text
+        self.cause = cause
+        self.where = where
+        self.__cause__ = cause
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.function_name}{place} raised:\n{self.traceback_text}"
+
+    def as_user_error(self) -> TaskError:
+        """Return this error as an instance of the user's class too, where possible."""
+        cause = self.cause
+        if not isinstance(cause, Exception) or isinstance(cause, SparkrayError):
+            return self
+        cls = _dual_class(type(cause))
+        if cls is None:
+            return self
+        error = cls.__new__(cls)
+        TaskError.__init__(
+            error, self.function_name, self.traceback_text, cause, self.where
+        )
+        for name, value in vars(cause).items():
+            error.__dict__.setdefault(name, value)
+        return error
+
+
+_dual_classes: dict[type, type[TaskError] | None] = {}
+
+
+def _dual_class(cause: type[Exception]) -> type[TaskError] | None:
+    """Return a class that is both `TaskError` and ``cause``, or None if there is none."""
+    if cause not in _dual_classes:
+        members: dict[str, Any] = {
+            "__init__": TaskError.__init__,
+            "__str__": TaskError.__str__,
+            "__repr__": BaseException.__repr__,
+            "__reduce__": _reduce_dual,
+            "__module__": cause.__module__,
+            "__doc__": cause.__doc__,
+            "__getattr__": _ask_cause,
+        }
+        try:
+            made = type(f"TaskError({cause.__name__})", (TaskError, cause), members)
+            made.__new__(made)
+        except TypeError:  # a layout conflict, a final class, or an odd __new__
+            _dual_classes[cause] = None
+        else:
+            _dual_classes[cause] = made
+    return _dual_classes[cause]
+
+
+def _reduce_dual(self: TaskError) -> tuple[Any, ...]:
+    fields = (self.function_name, self.traceback_text, self.cause, self.where)
+    return _make_dual, fields
+
+
+def _make_dual(
+    function_name: str, text: str, cause: BaseException | None, where: str
+) -> TaskError:
+    return TaskError(function_name, text, cause, where).as_user_error()
+
+
+def _ask_cause(self: TaskError, name: str) -> Any:
+    cause = self.__dict__.get("cause")
+    if cause is None or name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(cause, name)
+
+
+class TaskCancelledError(SparkrayError):
+    """The task was cancelled, so its result will never exist.
+
+    Attributes:
+        task: name and id of the task.
+    """
+
+    def __init__(self, task: str = "") -> None:
+        super().__init__(task)
+        self.task = task
+
+    def __str__(self) -> str:
+        return f"task {self.task} was cancelled" if self.task else "the task was cancelled"
+
+
+class GetTimeoutError(SparkrayError, TimeoutError):
+    """`get` stopped waiting.  Nothing was cancelled: the same `get` may succeed later.
+
+    Attributes:
+        timeout_s: how long the caller was willing to wait, in seconds.
+        pending: how many objects were not ready, and what they wait for.
+    """
+
+    def __init__(self, timeout_s: float, pending: str) -> None:
+        super().__init__(timeout_s, pending)
+        self.timeout_s, self.pending = timeout_s, pending
+
+    def __str__(self) -> str:
+        return f"not ready after {self.timeout_s:g} s: {self.pending}"
+
+
+class UnschedulableError(SparkrayError):
+    """No node of this cluster could satisfy the request, however long it waited.
+
+    Attributes:
+        request: what was asked for, e.g. ``{CPU: 64}``.
+        largest_node: the node that comes nearest, and what it has.
+        hint: what to do.
+    """
+
+    def __init__(self, request: str, largest_node: str, hint: str = "") -> None:
+        super().__init__(request, largest_node, hint)
+        self.request, self.largest_node, self.hint = request, largest_node, hint
+
+    def __str__(self) -> str:
+        hint = self.hint or "ask for less or add a larger node"
+        return (
+            f"no node can satisfy {self.request}; the largest node has"
+            f" {self.largest_node}: {hint}"
+        )
+
+
+class PendingCallsLimitExceeded(SparkrayError):  # noqa: N818 - the field's name
+    """The actor has ``max_pending_calls`` calls waiting already."""
+
+
+class RuntimeEnvSetupError(SparkrayError):
+    """The runtime environment of a task could not be built; the message says why."""
+
+
+class ObjectStoreFullError(SparkrayError):
+    """There is no room for an object: what is in the store is in use or cannot be spilled.
+
+    Attributes:
+        needed_bytes: the size asked for.
+        limit_bytes: the size of the store of that node.
+        usage: what takes the room.
+    """
+
+    def __init__(self, needed_bytes: int, limit_bytes: int, usage: str) -> None:
+        super().__init__(needed_bytes, limit_bytes, usage)
+        self.needed_bytes, self.limit_bytes, self.usage = needed_bytes, limit_bytes, usage
+
+    def __str__(self) -> str:
+        return (
+            f"no room for {self.needed_bytes} bytes in an object store of"
+            f" {self.limit_bytes} bytes: {self.usage}. Drop references, or start with a"
+            " larger object_store_memory"
+        )
+
+
+class ClusterError(SparkrayError):
+    """sparkray, or a machine under it, failed.  The caller did nothing wrong."""
+
+
+class WorkerCrashedError(ClusterError):
+    """The worker process ended while it ran the task.
+
+    Attributes:
+        task: name and id of the task.
+        reason: signal or exit code, process id and host.
+        log_tail: the last lines that the process printed.
+    """
+
+    def __init__(self, task: str, reason: str = "", log_tail: str = "") -> None:
+        super().__init__(task, reason, log_tail)
+        self.task, self.reason, self.log_tail = task, reason, log_tail
+
+    def __str__(self) -> str:
+        tail = f"\nits last output:\n{self.log_tail}" if self.log_tail else ""
+        return f"the worker that ran {self.task} ended: {self.reason}{tail}"
+
+
+class NodeDiedError(WorkerCrashedError):
+    """The node that ran the task is gone."""
+
+
+class OutOfMemoryError(WorkerCrashedError):
+    """The worker was ended because its host was about to run out of memory."""
+
+
+class ActorDiedError(ClusterError):
+    """The actor is gone for good; the message says why."""
+
+
+class ActorUnavailableError(ClusterError):
+    """The actor cannot be reached at the moment; a later call may succeed."""
+
+
+class ObjectLostError(ClusterError):
+    """Every copy of the object is gone, and it cannot be rebuilt.
+
+    Attributes:
+        object_id: in hexadecimal.
+        reason: what happened to it, and why it was not rebuilt.
+    """
+
+    def __init__(self, object_id: str, reason: str = "") -> None:
+        super().__init__(object_id, reason)
+        self.object_id, self.reason = object_id, reason
+
+    def __str__(self) -> str:
+        return f"object {self.object_id} is lost: {self.reason}"
+
+
+class OwnerDiedError(ObjectLostError):
+    """The process that owned the object is gone, and the object with it."""
+
+
+class ProtocolError(ClusterError, ConnectionError):
+    """A peer sent what is not this protocol, or gave no proof of the cluster's token."""

@@ -1,0 +1,1 @@
+"""What travels between sparkray processes, as classes and as bytes.  Pure."""

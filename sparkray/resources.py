@@ -1,0 +1,77 @@
+"""Resource vectors: what a node has, what a request takes.  Pure.
+
+Amounts are integers in units of 1/10,000, so that ten times 0.1 CPU is exactly one CPU
+and what is taken and given back always balances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+UNIT: Final = 10_000
+CPU: Final = "CPU"
+GPU: Final = "GPU"
+MEMORY: Final = "memory"
+OBJECT_STORE_MEMORY: Final = "object_store_memory"
+
+#: Resource name -> amount in 1/10,000.  Never holds a zero, so equal requests are equal.
+Vector: TypeAlias = dict[str, int]
+
+
+def from_user(amounts: Mapping[str, float]) -> Vector:
+    """Turn amounts as users write them into a vector; zeros are left out.
+
+    Raises:
+        TypeError: an amount is not a number.
+        ValueError: an amount is negative, NaN, infinite, or finer than 1/10,000.
+    """
+    vector: Vector = {}
+    for name, amount in amounts.items():
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)):
+            raise TypeError(f"resource {name!r} must be a number, not {amount!r}")
+        if not math.isfinite(amount) or amount < 0:
+            raise ValueError(f"resource {name!r} must be 0 or more, not {amount!r}")
+        units = round(amount * UNIT)
+        if amount and abs(units - amount * UNIT) > 1e-6 * max(1.0, units):
+            raise ValueError(f"resource {name!r} is finer than 1/{UNIT}: {amount!r}")
+        if units:
+            vector[name] = units
+    return vector
+
+
+def to_user(vector: Mapping[str, int]) -> dict[str, float]:
+    return {name: units / UNIT for name, units in vector.items()}
+
+
+def fits(request: Mapping[str, int], room: Mapping[str, int]) -> bool:
+    for name, units in request.items():
+        if room.get(name, 0) < units:
+            return False
+    return True
+
+
+def take(room: Vector, request: Mapping[str, int]) -> None:
+    """Subtract in place.  May go below zero: a resumed worker takes its CPU back at once,
+    whoever has it meanwhile."""
+    for name, units in request.items():
+        room[name] = room.get(name, 0) - units
+
+
+def give_back(room: Vector, request: Mapping[str, int]) -> None:
+    for name, units in request.items():
+        room[name] = room.get(name, 0) + units
+
+
+def total(vectors: Iterable[Mapping[str, int]]) -> Vector:
+    out: Vector = {}
+    for vector in vectors:
+        give_back(out, vector)
+    return out
+
+
+def describe(vector: Mapping[str, int]) -> str:
+    """Return e.g. ``{CPU: 2, tok: 0.5}``, for messages."""
+    parts = (f"{name}: {units / UNIT:g}" for name, units in sorted(vector.items()))
+    return "{" + ", ".join(parts) + "}"

@@ -1,0 +1,1 @@
+"""Moves messages between processes: task channels and gRPC, and proof of the token."""
