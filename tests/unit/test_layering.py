@@ -1,0 +1,160 @@
+"""The architecture as a test.  A new arrow in `MAY_IMPORT` is a design decision."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "sparkray"
+PUBLIC = "the names in sparkray/__init__.py"
+VERSION = "sparkray.__version__"
+BASE = {"ids", "exceptions", "resources", "config", VERSION}
+WIRE = BASE | {"protocol", "transport"}
+LIBRARY = {PUBLIC, VERSION, "exceptions", "util"}
+
+#: What a part may import.  The longest prefix of a module's name decides.
+MAY_IMPORT: dict[str, set[str]] = {
+    "__init__": {"api", "exceptions", "runtime"},
+    "ids": set(),
+    "resources": set(),
+    "exceptions": {"ids"},
+    "config": {"resources"},
+    "protocol": {"ids", "exceptions", "resources"},
+    "transport": BASE | {"protocol"},
+    "store": WIRE,
+    "runtime": WIRE | {"store"},
+    "worker": WIRE | {"store", "runtime"},
+    "agent": WIRE | {"store"},
+    "head": WIRE,
+    "api": BASE | {"protocol", "runtime", "spark"},
+    "cli": WIRE | {"dashboard"},
+    "cli.daemon": WIRE | {"agent", "head"},
+    "util": LIBRARY,
+    "util.state": LIBRARY | {"protocol", "runtime"},
+    "multiprocessing": LIBRARY,
+    "tune": LIBRARY,
+    "rl": LIBRARY | {"tune"},
+    "spark": LIBRARY | WIRE | {"cli"},
+    "dashboard": WIRE,
+    "testing": WIRE | {PUBLIC, "cli"},
+}
+
+#: Parts, folders or modules that hold decisions only: no sockets, no clock of their own.
+PURE = {"exceptions", "resources", "protocol", "state", "sizing", "options"}
+NOT_PURE_BY_NAME = {"util/state.py"}
+IMPURE = {"asyncio", "grpc", "logging", "multiprocessing", "os", "pathlib", "pyspark"}
+IMPURE |= {"queue", "random", "secrets", "socket", "subprocess", "threading", "time"}
+
+FILES = sorted(ROOT.rglob("*.py"))
+NAMES = [str(file.relative_to(ROOT)) for file in FILES]
+
+
+@pytest.fixture(params=FILES, ids=NAMES)
+def file(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def test_a_module_imports_only_what_its_layer_may(file: Path) -> None:
+    module = _module(file)
+    inside = {_part(name) for name in _imports(file) if name.split(".")[0] == "sparkray"}
+    beyond = inside - {module.split(".")[0]} - MAY_IMPORT[_rule(module)]
+    assert not beyond, f"{module} may not import {sorted(beyond)}"
+
+
+def test_a_module_that_holds_decisions_does_no_input_or_output(file: Path) -> None:
+    path = file.relative_to(ROOT)
+    if not PURE & set(path.with_suffix("").parts) or str(path) in NOT_PURE_BY_NAME:
+        return
+    assert not {name.partition(".")[0] for name in _imports(file)} & IMPURE
+
+
+def test_only_the_transport_and_the_servicers_know_grpc(file: Path) -> None:
+    path = file.relative_to(ROOT)
+    if path.parts[0] != "transport" and path.name != "servicer.py":
+        assert "grpc" not in {name.partition(".")[0] for name in _imports(file)}
+
+
+def test_only_the_spark_part_knows_pyspark(file: Path) -> None:
+    if file.relative_to(ROOT).parts[0] != "spark":
+        assert "pyspark" not in {name.partition(".")[0] for name in _imports(file)}
+
+
+def test_modules_do_not_import_in_circles_not_even_late() -> None:
+    modules = {_module(file): file for file in FILES}
+    arrows = {
+        module: {
+            target
+            for name in _imports(file)
+            if (target := _target(name, modules)) and target != module
+        }
+        for module, file in modules.items()
+    }
+    assert not (circle := _circle(arrows)), " -> ".join(circle)
+
+
+def test_the_table_itself_allows_no_circle() -> None:
+    parts = {rule: {*targets} & {*MAY_IMPORT} for rule, targets in MAY_IMPORT.items()}
+    parts.pop("__init__")  # loads its names on first use
+    for rule in [rule for rule in parts if "." in rule]:
+        parts[rule.split(".")[0]] |= parts.pop(rule)
+    without_self = {rule: targets - {rule} for rule, targets in parts.items()}
+    assert not (circle := _circle(without_self)), " -> ".join(circle)
+
+
+def _module(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
+def _rule(module: str) -> str:
+    fitting = [r for r in MAY_IMPORT if module == r or module.startswith(r + ".")]
+    assert fitting, f"{module} has no row in MAY_IMPORT"
+    return max(fitting, key=len)
+
+
+def _imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):  # late imports count as well
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute, so that a search finds them"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _part(name: str) -> str:
+    """Return the part of sparkray that an imported name belongs to."""
+    if name == VERSION:
+        return VERSION
+    part = name.split(".")[1] if "." in name else "?"
+    is_module = (ROOT / part).is_dir() or (ROOT / f"{part}.py").is_file()
+    return part if is_module else PUBLIC
+
+
+def _target(name: str, modules: dict[str, Path]) -> str:
+    """Return the module that an imported name comes from, "" if it is not ours."""
+    parts = name.split(".")[1:] if name.startswith("sparkray.") else []
+    while parts:
+        for candidate in (".".join(parts), ".".join([*parts, "__init__"])):
+            if candidate in modules and candidate != "__init__":
+                return candidate
+        parts.pop()
+    return ""
+
+
+def _circle(arrows: dict[str, set[str]]) -> list[str]:
+    """Return one circle in the graph, an empty list if there is none."""
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for target in sorted(arrows.get(node, ())):
+            if circle := visit(target, [*path, node]):
+                return circle
+        done.add(node)
+        return []
+
+    return next((c for node in sorted(arrows) if (c := visit(node, []))), [])
