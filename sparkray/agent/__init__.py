@@ -1,0 +1,1 @@
+"""The node agent: leases workers, keeps the node's objects, tells the head."""

@@ -1,0 +1,1 @@
+"""Decisions of the agent over plain data: no sockets, no clock of their own.  Pure."""

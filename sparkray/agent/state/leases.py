@@ -1,0 +1,655 @@
+"""The two-level scheduler of one node.  Pure.
+
+Requests wait until this node has the resources and a worker process (`WorkerTable`), or
+until another node has room for them (`ClusterMap`, "spillback").  Whoever holds leases
+while others wait is asked to give some back, so leases rotate.
+
+Each call of `handle` serves what can be served: it walks the waiting requests in the order
+of their turns (`WaitingRoom`) and takes from a copy of what is free.  A request that gets
+its turn before its worker process has started holds its place in that copy, in this and
+every later walk, so nobody overtakes it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sparkray.agent.state.nodes import ClusterMap, Node
+from sparkray.agent.state.queues import Request, Shape, ShapeQueue, WaitingRoom
+from sparkray.agent.state.workers import PoolKey, WorkerTable
+from sparkray.protocol.messages import LeaseSpec
+from sparkray.resources import CPU, Vector, describe, fits, give_back, take
+
+#: A request that never fits beside smaller ones gets the node kept free for it from then on.
+STARVING_AFTER_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    request_id: int
+    holder: bytes
+    spec: LeaseSpec  #: its ``runtime_env`` is the effective one
+    count: int
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReturned:
+    lease_id: bytes
+    reusable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HolderGone:
+    holder: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A worker attached and is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    worker_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBlocked:
+    worker_id: bytes
+    blocked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChanged:
+    peers: list[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    node_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SpillAnswered:
+    """A peer answered; ``granted`` is False when it had nothing."""
+
+    request_id: int
+    node_id: bytes
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBroken:
+    """No worker of this pool can be started."""
+
+    key: PoolKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesChanged:
+    """The store or the host has more or less of something than before."""
+
+    name: str
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Requested | Withdrawn | LeaseReturned | HolderGone | WorkerReady | WorkerGone
+    | WorkerBlocked | ViewChanged | NodeLost | SpillAnswered | PoolBroken
+    | ResourcesChanged | Tick
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    request_id: int
+    holder: bytes
+    leases: list[tuple[bytes, bytes]]  #: lease id, worker id
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    request_id: int
+    kind: str  #: class name in `sparkray.exceptions`
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    request_id: int
+    node_id: bytes
+    count: int
+    patient: bool  #: the request has nowhere else to go: it may queue there
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    key: PoolKey
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskBack:
+    worker_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """The lease is over: the worker is the node's again."""
+
+    worker_id: bytes
+    reusable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MakeRoom:
+    """End this idle worker: the cap on processes leaves no room for another pool."""
+
+    worker_id: bytes
+
+
+Effect = Grant | Fail | Spill | StartWorkers | AskBack | TakeBack | MakeRoom
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A lease of a worker of this node."""
+
+    lease_id: bytes
+    worker_id: bytes
+    holder: bytes
+    shape: Shape
+    resources: Vector
+    since: float
+    blocked: bool = False
+    asked: bool = False
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What one walk through the waiting requests has found so far."""
+
+    room: Vector
+    grants: dict[int, list[tuple[bytes, bytes]]] = field(default_factory=dict)
+    placed: dict[int, int] = field(default_factory=dict)  #: request -> places taken
+    starts: dict[PoolKey, int] = field(default_factory=dict)
+    effects: list[Effect] = field(default_factory=list)
+    taken: set[bytes] = field(default_factory=set)  #: idle workers given in this walk
+
+
+class LeaseTable:
+    """Who waits for what, who holds what.
+
+    Args:
+        cluster: this node's totals and its peers.
+        workers: this node's processes; asked for idle ones, never changed from here
+            but through effects and `on_grant`.
+        infeasible_timeout_s: how long a request may wait for a node that could serve it.
+        min_hold_s: how long a lease is left alone.
+        new_id: makes lease ids.
+        on_grant: tells the worker table that a worker is lent, at once.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterMap,
+        workers: WorkerTable,
+        *,
+        infeasible_timeout_s: float,
+        min_hold_s: float,
+        new_id: Callable[[], bytes],
+        on_grant: Callable[[bytes, float], None],
+    ) -> None:
+        self.cluster, self.workers = cluster, workers
+        self.available = cluster.own.available
+        self.waiting = WaitingRoom()
+        self.held: dict[bytes, Held] = {}
+        self._by_worker: dict[bytes, Held] = {}
+        self._infeasible_timeout_s = infeasible_timeout_s
+        self._min_hold_s = min_hold_s
+        self._new_id, self._on_grant = new_id, on_grant
+        self._moved = 0.0  # when anything last moved, for the cap on processes
+
+    # --- events ------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event; return what is to be done, in order."""
+        effects = _HANDLERS[type(event)](self, event, now)
+        return effects + self._serve(now)
+
+    def _requested(self, event: Requested, now: float) -> list[Effect]:
+        request = Request(
+            event.request_id, event.holder, event.spec, event.count, now, event.foreign
+        )
+        self.waiting.add(request)
+        return []
+
+    def _withdrawn(self, event: Withdrawn, now: float) -> list[Effect]:
+        request = self.waiting.get(event.request_id)
+        if request is None:
+            return []
+        self.waiting.remove(request)
+        return [Grant(request.request_id, request.holder, [])]
+
+    def _returned(self, event: LeaseReturned, now: float) -> list[Effect]:
+        held = self.held.get(event.lease_id)
+        return [] if held is None else self._end(held, event.reusable, now)
+
+    def _holder_gone(self, event: HolderGone, now: float) -> list[Effect]:
+        for request in self.waiting:
+            if request.holder == event.holder:
+                self.waiting.remove(request)
+        effects: list[Effect] = []
+        for held in list(self.held.values()):
+            if held.holder == event.holder:
+                effects += self._end(held, True, now)
+        return effects
+
+    def _worker_gone(self, event: WorkerGone, now: float) -> list[Effect]:
+        held = self._by_worker.get(event.worker_id)
+        if held is not None:
+            self._end(held, False, now)
+        self._moved = now
+        return []
+
+    def _worker_blocked(self, event: WorkerBlocked, now: float) -> list[Effect]:
+        held = self._by_worker.get(event.worker_id)
+        if held is None or held.blocked == event.blocked:
+            return []
+        held.blocked = event.blocked
+        change = give_back if event.blocked else take
+        change(self.available, _cpu_part(held.resources))
+        self._moved = now
+        return []
+
+    def _worker_ready(self, event: WorkerReady, now: float) -> list[Effect]:
+        self._moved = now
+        return []
+
+    def _view_changed(self, event: ViewChanged, now: float) -> list[Effect]:
+        self.cluster.update(event.peers)
+        return []
+
+    def _node_lost(self, event: NodeLost, now: float) -> list[Effect]:
+        self.cluster.forget(event.node_id)
+        return []
+
+    def _spill_answered(self, event: SpillAnswered, now: float) -> list[Effect]:
+        if not event.granted:
+            self.cluster.refused(event.node_id)
+        request = self.waiting.get(event.request_id)
+        if request is not None:
+            request.spilled = False
+            if event.granted:
+                self.waiting.remove(request)
+        return []
+
+    def _pool_broken(self, event: PoolBroken, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for request in self.waiting:
+            if _pool(request) == event.key:
+                self.waiting.remove(request)
+                reason = (event.reason,)
+                effects.append(Fail(request.request_id, "RuntimeEnvSetupError", reason))
+        return effects
+
+    def _resources_changed(self, event: ResourcesChanged, now: float) -> list[Effect]:
+        self.available[event.name] = self.available.get(event.name, 0) + event.change
+        return []
+
+    def _tick(self, event: Tick, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for request in self.waiting:
+            failure = self._hopeless(request, now)
+            if failure is not None:
+                self.waiting.remove(request)
+                effects.append(failure)
+        return effects + self._ask_back(now)
+
+    def _end(self, held: Held, reusable: bool, now: float) -> list[Effect]:
+        del self.held[held.lease_id]
+        del self._by_worker[held.worker_id]
+        back = held.resources
+        if held.blocked:
+            back = {name: units for name, units in back.items() if name != CPU}
+        give_back(self.available, back)
+        self._moved = now
+        return [TakeBack(held.worker_id, reusable)]
+
+    # --- serving -----------------------------------------------------------------------
+
+    def _serve(self, now: float) -> list[Effect]:
+        if not self.waiting:
+            return []
+        walk = _Walk(dict(self.available))
+        starving = self._starving(now)
+        if starving is not None:  # first in line, and its place is kept
+            self._place(starving, walk, now)
+            take(walk.room, starving.resources)
+        self._walk(walk, now)
+        for request_id, leases in walk.grants.items():
+            request = self.waiting.get(request_id)
+            assert request is not None
+            self.waiting.remove(request)
+            walk.effects.append(Grant(request_id, request.holder, leases))
+        for key, wanted in walk.starts.items():
+            count = min(wanted - self.workers.starting(key), self.workers.room)
+            if count > 0:
+                walk.effects.append(StartWorkers(key, count))
+        return walk.effects
+
+    def _walk(self, walk: _Walk, now: float) -> None:
+        """Give one place at a time: a turn for each job, until nothing more fits."""
+        lines = [iter(queues) for queues in self.waiting.jobs()]
+        turns = [(line, next(line, None)) for line in lines]
+        while turns:
+            again = []
+            for line, queue in turns:
+                while queue is not None and not self._serve_queue(queue, walk, now):
+                    queue = next(line, None)
+                if queue is not None:
+                    again.append((line, queue))
+            turns = again
+
+    def _serve_queue(self, queue: ShapeQueue, walk: _Walk, now: float) -> bool:
+        """Give a place to the request whose turn it is; False if none can be given."""
+        for line in list(queue.holders.values()):
+            for request in line:
+                if walk.placed.get(request.request_id, 0) >= request.count:
+                    continue
+                if request.spilled:
+                    continue
+                if not self._place(request, walk, now):
+                    return False
+                self.waiting.took_turn(queue.shape, request.holder)
+                return True
+        return False
+
+    def _place(self, request: Request, walk: _Walk, now: float) -> bool:
+        where = self._where(request, walk)
+        if where is not None and where is not self.cluster.own:
+            if walk.placed.get(request.request_id):
+                return False  # part of it is served here
+            self._spill(request, where, walk)
+            return True
+        if where is None or not fits(request.resources, walk.room):
+            return False
+        return self._place_here(request, walk, now)
+
+    def _place_here(self, request: Request, walk: _Walk, now: float) -> bool:
+        key = _pool(request)
+        worker_id = self.workers.next_idle(key)
+        if worker_id is not None:
+            self._grant(request, worker_id, walk, now)
+        else:
+            wanted = walk.starts.get(key, 0) + 1
+            if wanted > self.workers.starting(key) + self.workers.room:
+                return self._capped(request, walk, now)
+            walk.starts[key] = wanted
+        take(walk.room, request.resources)
+        request.capped_since = None
+        walk.placed[request.request_id] = walk.placed.get(request.request_id, 0) + 1
+        return True
+
+    def _capped(self, request: Request, walk: _Walk, now: float) -> bool:
+        """No process may be started: make room if another pool has an idle one."""
+        idle = self.workers.longest_idle(but=_pool(request))
+        if idle is not None and idle not in walk.taken:
+            walk.taken.add(idle)
+            walk.effects.append(MakeRoom(idle))
+        if request.capped_since is None:
+            request.capped_since = now
+        return False
+
+    def _grant(self, request: Request, worker_id: bytes, walk: _Walk, now: float) -> None:
+        lease_id = self._new_id()
+        self._on_grant(worker_id, now)
+        held = Held(
+            lease_id, worker_id, request.holder, request.shape, request.resources, now
+        )
+        self.held[lease_id] = self._by_worker[worker_id] = held
+        take(self.available, request.resources)
+        walk.grants.setdefault(request.request_id, []).append((lease_id, worker_id))
+        self._moved = now
+
+    # --- where -------------------------------------------------------------------------
+
+    def _where(self, request: Request, walk: _Walk) -> Node | None:
+        """Return the node that shall serve a request now; None to keep it waiting."""
+        own, needs = self.cluster.own, request.resources
+        strategy = request.spec.strategy
+        if request.foreign:
+            return own
+        if strategy.kind == "NODE":
+            if strategy.node_id == own.node_id:
+                return own
+            if strategy.node_id in self.cluster.peers:
+                return self.cluster.peers[strategy.node_id]
+            if not strategy.soft:
+                return None
+        if not self.cluster.peers:
+            return own
+        if strategy.kind == "SPREAD" and not walk.placed.get(request.request_id):
+            return self.cluster.spread(needs)
+        if fits(needs, walk.room):
+            return own
+        if not fits(needs, own.total):
+            return self.cluster.free_peer(needs) or self.cluster.possible_peer(needs)
+        return self.cluster.free_peer(needs) or own
+
+    def _spill(self, request: Request, node: Node, walk: _Walk) -> None:
+        needs = request.resources
+        count = self.cluster.how_many(node, needs, request.count)
+        if request.spec.strategy.kind == "SPREAD":
+            share = -(-request.count // self.cluster.feasible_count(needs))
+            count = min(count, share)
+        self.cluster.sent(node, needs, count)
+        request.spilled = True
+        patient = not fits(needs, self.cluster.own.total)
+        patient = patient or request.spec.strategy.kind == "NODE"
+        walk.effects.append(Spill(request.request_id, node.node_id, count, patient))
+
+    # --- fairness over time ------------------------------------------------------------
+
+    def _starving(self, now: float) -> Request | None:
+        """Return the request that the node is kept free for at the moment.
+
+        Only in the first half of each doubling of its waiting time: if what is in its way
+        does not end, the others must not wait for ever either.
+        """
+        oldest: Request | None = None
+        for queue in self.waiting.queues():
+            request = queue.head()
+            waited = now - request.arrived
+            if waited < STARVING_AFTER_S or request.spilled or request.capped_since:
+                continue
+            if fits(request.resources, self.available) or not fits(
+                request.resources, self.cluster.own.total
+            ):
+                continue
+            if oldest is None or request.arrived < oldest.arrived:
+                oldest = request
+        if oldest is None:
+            return None
+        waited = (now - oldest.arrived) / STARVING_AFTER_S
+        doubling: float = 2 ** (int(waited).bit_length() - 1)
+        return oldest if waited < 1.5 * doubling else None
+
+    def _ask_back(self, now: float) -> list[Effect]:
+        """Choose leases to ask back for those who wait, most from who has most."""
+        by_shape: dict[Shape, int] = {}
+        by_job: dict[bytes, int] = {}
+        for held in self.held.values():
+            if not held.blocked:
+                by_shape[held.shape] = by_shape.get(held.shape, 0) + 1
+                job_id = held.shape.job_id
+                by_job[job_id] = by_job.get(job_id, 0) + 1
+        asked = [held for held in self.held.values() if held.asked and not held.blocked]
+        coming = {id(held) for held in asked}
+        effects: list[Effect] = []
+        for queue in self.waiting.queues():
+            request = queue.head()
+            if request.spilled or not self._waits_for_room(request):
+                continue
+            victim = self._victim(request, by_shape, by_job, coming, now)
+            if victim is None:
+                continue
+            coming.add(id(victim))
+            by_shape[victim.shape] -= 1
+            by_job[victim.shape.job_id] -= 1
+            victim.asked = True
+            effects.append(AskBack(victim.worker_id))
+        return effects
+
+    def _waits_for_room(self, request: Request) -> bool:
+        if request.capped_since is not None:
+            return True
+        return fits(request.resources, self.cluster.own.total) and not fits(
+            request.resources, self.available
+        )
+
+    def _victim(
+        self,
+        request: Request,
+        by_shape: dict[Shape, int],
+        by_job: dict[bytes, int],
+        coming: set[int],
+        now: float,
+    ) -> Held | None:
+        best: Held | None = None
+        best_score = (0, 0, 0.0)
+        mine = by_shape.get(request.shape, 0)
+        my_job = by_job.get(request.shape.job_id, 0)
+        for held in self.held.values():
+            if held.blocked or id(held) in coming or now - held.since < self._min_hold_s:
+                continue
+            if held.shape == request.shape and held.holder == request.holder:
+                continue
+            if not _helps(held, request):
+                continue
+            theirs, their_job = by_shape[held.shape], by_job[held.shape.job_id]
+            if held.shape.job_id == request.shape.job_id:
+                if request.shape.depth < held.shape.depth:
+                    continue  # the deeper would be served first again
+                if held.shape != request.shape and mine and theirs < mine + 2:
+                    continue
+            elif my_job and their_job < my_job + 2:
+                continue
+            score = (their_job, theirs, now - held.since)
+            if best is None or score > best_score:
+                best, best_score = held, score
+        return best
+
+    # --- giving up ---------------------------------------------------------------------
+
+    def _hopeless(self, request: Request, now: float) -> Fail | None:
+        strategy, needs = request.spec.strategy, request.resources
+        if (
+            strategy.kind == "NODE"
+            and not strategy.soft
+            and not request.foreign
+            and strategy.node_id != self.cluster.own.node_id
+            and strategy.node_id not in self.cluster.peers
+        ):
+            return self._unschedulable(
+                request,
+                f"it is bound to node {strategy.node_id.hex()}, which is dead or unknown",
+            )
+        if self._feasible(request):
+            request.infeasible_since = None
+        elif request.infeasible_since is None:
+            request.infeasible_since = now
+        elif now - request.infeasible_since >= self._infeasible_timeout_s:
+            return self._unschedulable(request, "")
+        return self._out_of_processes(request, now) if needs is not None else None
+
+    def _feasible(self, request: Request) -> bool:
+        strategy, needs = request.spec.strategy, request.resources
+        if request.foreign:
+            return fits(needs, self.cluster.own.total)
+        if strategy.kind == "NODE" and not strategy.soft:
+            node = self.cluster.peers.get(strategy.node_id, self.cluster.own)
+            return fits(needs, node.total)
+        return self.cluster.feasible(needs)
+
+    def _out_of_processes(self, request: Request, now: float) -> Fail | None:
+        since = request.capped_since
+        if since is None or request.spec.depth < 1 or not self.workers.nothing_moves():
+            return None
+        if now - max(since, self._moved) < self._infeasible_timeout_s:
+            return None
+        most = self.workers.max_workers
+        return Fail(
+            request.request_id,
+            "UnschedulableError",
+            (
+                f"{describe(request.resources)} at nesting depth {request.spec.depth}",
+                f"{most} worker processes, which all wait for nested tasks",
+                "raise the setting max_workers (SPARKRAY_MAX_WORKERS) or nest less deeply",
+            ),
+        )
+
+    def _unschedulable(self, request: Request, hint: str) -> Fail:
+        needs = request.resources
+        args = (describe(needs), self.cluster.largest(needs), hint)
+        return Fail(request.request_id, "UnschedulableError", args)
+
+    # --- what others ask ---------------------------------------------------------------
+
+    def demand(self) -> list[tuple[Vector, int]]:
+        """Return what waits here, by resources."""
+        counts: dict[tuple[tuple[str, int], ...], int] = {}
+        for request in self.waiting:
+            if not request.spilled:
+                resources = request.shape.resources
+                counts[resources] = counts.get(resources, 0) + request.count
+        return [(dict(resources), count) for resources, count in counts.items()]
+
+    def lease_of(self, worker_id: bytes) -> Held | None:
+        return self._by_worker.get(worker_id)
+
+
+def _pool(request: Request) -> PoolKey:
+    return PoolKey(request.spec.job_id, request.spec.runtime_env)
+
+
+def _cpu_part(resources: Vector) -> Vector:
+    return {CPU: resources[CPU]} if CPU in resources else {}
+
+
+def _helps(held: Held, request: Request) -> bool:
+    """Tell if the return of a lease brings a request nearer to being served."""
+    if request.capped_since is not None:
+        return True
+    return any(name in held.resources for name in request.resources)
+
+
+_HANDLERS: Final[dict[type, Callable[..., list[Effect]]]] = {
+    Requested: LeaseTable._requested,
+    Withdrawn: LeaseTable._withdrawn,
+    LeaseReturned: LeaseTable._returned,
+    HolderGone: LeaseTable._holder_gone,
+    WorkerReady: LeaseTable._worker_ready,
+    WorkerGone: LeaseTable._worker_gone,
+    WorkerBlocked: LeaseTable._worker_blocked,
+    ViewChanged: LeaseTable._view_changed,
+    NodeLost: LeaseTable._node_lost,
+    SpillAnswered: LeaseTable._spill_answered,
+    PoolBroken: LeaseTable._pool_broken,
+    ResourcesChanged: LeaseTable._resources_changed,
+    Tick: LeaseTable._tick,
+}

@@ -1,0 +1,135 @@
+"""Waiting lease requests and whose turn it is.  Pure.
+
+    job (round-robin) -> depth (deepest first) -> shape (round-robin) -> holder (round-robin)
+
+Jobs come before depth, so that no job waits for ever behind the nested tasks of another;
+within a job the deepest come first, so that what was begun is finished.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparkray.protocol.messages import LeaseSpec
+from sparkray.resources import Vector
+
+
+class Shape(NamedTuple):
+    """What makes two requests of one job interchangeable.  Hashable."""
+
+    job_id: bytes
+    depth: int
+    runtime_env: str
+    resources: tuple[tuple[str, int], ...]
+    strategy: tuple[str, bytes, bool]
+
+
+def shape_of(spec: LeaseSpec) -> Shape:
+    strategy = spec.strategy
+    return Shape(
+        spec.job_id,
+        spec.depth,
+        spec.runtime_env,
+        tuple(sorted(spec.resources.items())),
+        (strategy.kind, strategy.node_id, strategy.soft),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A runtime's wish for up to ``count`` workers."""
+
+    request_id: int
+    holder: bytes
+    spec: LeaseSpec
+    count: int
+    arrived: float
+    foreign: bool  #: sent by another agent: stays here
+    shape: Shape = field(init=False)
+    resources: Vector = field(init=False)
+    infeasible_since: float | None = None
+    capped_since: float | None = None  #: since when only the cap on processes is in the way
+    spilled: bool = False  #: asked of another node at the moment
+
+    def __post_init__(self) -> None:
+        self.shape = shape_of(self.spec)
+        self.resources = {n: u for n, u in self.spec.resources.items() if u}
+
+
+@dataclass(slots=True, eq=False)
+class ShapeQueue:
+    """Requests of one shape, by holder in the order of their turns."""
+
+    shape: Shape
+    holders: dict[bytes, deque[Request]] = field(default_factory=dict)
+
+    def head(self) -> Request:
+        return next(iter(self.holders.values()))[0]
+
+    def requests(self) -> Iterator[Request]:
+        for queue in self.holders.values():
+            yield from queue
+
+
+class WaitingRoom:
+    """All requests that wait on this node."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[bytes, dict[Shape, ShapeQueue]] = {}
+        self._by_id: dict[int, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(list(self._by_id.values()))
+
+    def get(self, request_id: int) -> Request | None:
+        return self._by_id.get(request_id)
+
+    def add(self, request: Request) -> None:
+        self._by_id[request.request_id] = request
+        shapes = self._jobs.setdefault(request.shape.job_id, {})
+        queue = shapes.setdefault(request.shape, ShapeQueue(request.shape))
+        queue.holders.setdefault(request.holder, deque()).append(request)
+
+    def remove(self, request: Request) -> None:
+        """Take one out.  Its holder, shape and job keep their turns."""
+        del self._by_id[request.request_id]
+        shapes = self._jobs[request.shape.job_id]
+        queue = shapes[request.shape]
+        line = queue.holders[request.holder]
+        line.remove(request)
+        if not line:
+            del queue.holders[request.holder]
+        if not queue.holders:
+            del shapes[request.shape]
+        if not shapes:
+            del self._jobs[request.shape.job_id]
+
+    def jobs(self) -> list[list[ShapeQueue]]:
+        """Return each job's queues, deepest first; jobs and queues by their turns."""
+        return [
+            sorted(shapes.values(), key=lambda queue: -queue.shape.depth)
+            for shapes in self._jobs.values()
+        ]
+
+    def queues(self) -> Iterator[ShapeQueue]:
+        for shapes in self._jobs.values():
+            yield from shapes.values()
+
+    def took_turn(self, shape: Shape, holder: bytes) -> None:
+        """Put a job, a shape and a holder that were just served at the end of the line."""
+        shapes = self._jobs.get(shape.job_id)
+        if shapes is None:
+            return
+        self._jobs[shape.job_id] = self._jobs.pop(shape.job_id)
+        queue = shapes.get(shape)
+        if queue is None:
+            return
+        shapes[shape] = shapes.pop(shape)
+        if holder in queue.holders:
+            queue.holders[holder] = queue.holders.pop(holder)

@@ -1,0 +1,128 @@
+"""Messages between a node agent and its zygotes, over an inherited socket pair.
+
+Both ends are processes of one node and one cluster; nobody else can reach the sockets,
+so there is no handshake.  Frames as on the channels (`protocol.framing`), docstrings in
+the form of `protocol.messages`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+import msgspec
+
+from sparkray.exceptions import ProtocolError
+
+
+class WorkerStart(msgspec.Struct, array_like=True, frozen=True):
+    """All that a new worker process is told.  Part of `ForkWorker`."""
+
+    agent_socket: str
+    token: bytes
+    worker_id: bytes
+    job_id: bytes
+    session_dir: str
+    host: str
+    port_min: int
+    port_max: int
+    runtime_env: str
+
+
+class Prepare(msgspec.Struct, array_like=True, tag=1):
+    """Agent -> zygote, first message: what to remove if I vanish.
+
+    Not repeatable.
+    Answer: `Ready`, once the common modules are imported.
+    Errors: none.
+    """
+
+    directories: list[str]
+
+
+class ForkWorker(msgspec.Struct, array_like=True, tag=2):
+    """Agent -> zygote: fork a worker whose output goes to these files.
+
+    Not repeatable.
+    Answer: `Forked`, later `Exited`.
+    Errors: `ForkFailed`.
+    """
+
+    start: WorkerStart
+    stdout: str
+    stderr: str
+
+
+class Preload(msgspec.Struct, array_like=True, tag=3):
+    """Agent -> zygote: import these before further forks, whenever there is time.
+
+    Repeatable.
+    Answer: none.
+    Errors: none; a module that cannot be imported is left to the worker.
+    """
+
+    modules: list[str]
+
+
+class Ready(msgspec.Struct, array_like=True, tag=4):
+    """Zygote -> agent: the common modules are imported.
+
+    Not repeatable.
+    Answer: none.
+    Errors: none.
+    """
+
+    pid: int
+
+
+class Forked(msgspec.Struct, array_like=True, tag=5):
+    """Zygote -> agent: the worker's process exists.
+
+    Not repeatable.
+    Answer: none.
+    Errors: none.
+    """
+
+    worker_id: bytes
+    pid: int
+
+
+class ForkFailed(msgspec.Struct, array_like=True, tag=6):
+    """Zygote -> agent: the operating system refused the fork.
+
+    Not repeatable.
+    Answer: none.
+    Errors: none.
+    """
+
+    worker_id: bytes
+    reason: str
+
+
+class Exited(msgspec.Struct, array_like=True, tag=7):
+    """Zygote -> agent: the worker's process has ended.
+
+    Not repeatable.  ``code`` is the exit code, or minus the signal.
+    Answer: none.
+    Errors: none.
+    """
+
+    worker_id: bytes
+    pid: int
+    code: int
+
+
+ZygoteMessage = Union[Prepare, ForkWorker, Preload, Ready, Forked, ForkFailed, Exited]
+
+_decode = msgspec.msgpack.Decoder(ZygoteMessage).decode
+
+
+def decode(body: bytes) -> Any:
+    """Return the message of one frame.
+
+    Raises:
+        ProtocolError: the bytes are no known message.
+    """
+    try:
+        return _decode(body)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"undecodable zygote message: {error}") from error

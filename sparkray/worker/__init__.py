@@ -1,0 +1,1 @@
+"""Worker processes: forked from a zygote, they run user code for whoever leases them."""
