@@ -1,0 +1,223 @@
+"""The options of a remote function: one table of checks, then what the runtime takes.
+
+Pure: no runtime, no clock, no environment.  A mistake of type raises `TypeError`, of
+value `ValueError`, both when the option is given and not when the task runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+from sparkray import resources
+from sparkray.api import runtime_env
+from sparkray.protocol.messages import Strategy
+from sparkray.api.strategies import NodeAffinitySchedulingStrategy
+
+STREAMING: Final = -1
+DYNAMIC: Final = -2
+#: Resources that have an option of their own.
+RESERVED: Final[Mapping[str, str]] = {
+    resources.CPU: "num_cpus",
+    resources.GPU: "num_gpus",
+    resources.MEMORY: "memory",
+}
+DEFAULT_MAX_RETRIES: Final = 3
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """Checked options in the runtime's terms."""
+
+    resources: resources.Vector
+    num_returns: int  #: -1 streaming, -2 dynamic
+    max_retries: int  #: -1 for no limit
+    retry_exceptions: bool | tuple[type[BaseException], ...]
+    max_calls: int  #: 0 for no limit
+    name: str  #: "" for the function's own
+    runtime_env: str  #: canonical JSON, "" for the submitter's
+    strategy: Strategy
+    backpressure: int  #: items that may wait unconsumed; 0 for no limit
+
+
+def _amount(option: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{option} must be a number, not {value!r}")
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{option} must be 0 or more, not {value!r}")
+    resources.from_user({option: value})
+
+
+def _custom_resources(option: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{option} must be a dict of name to number, not {value!r}")
+    for name, amount in value.items():
+        if not isinstance(name, str):
+            raise TypeError(f"a resource's name must be text, not {name!r}")
+        if name in RESERVED:
+            raise ValueError(f"{option} may not hold {name!r}: use {RESERVED[name]}")
+        if not name:
+            raise ValueError(f"{option} holds a resource without a name")
+        _amount(f"{option}[{name!r}]", amount)
+
+
+def _whole(minimum: int, meaning: str = "") -> Callable[[str, object], None]:
+    def check(option: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{option} must be a whole number, not {value!r}")
+        if value < minimum:
+            raise ValueError(f"{option} must be {minimum} or more{meaning}, not {value}")
+
+    return check
+
+
+_COUNT = _whole(0)
+
+
+def _num_returns(option: str, value: object) -> None:
+    if isinstance(value, str):
+        if value not in ("dynamic", "streaming"):
+            raise ValueError(
+                f"{option} must be a whole number, 'dynamic' or 'streaming', not {value!r}"
+            )
+        return
+    _COUNT(option, value)
+
+
+def _retry_exceptions(option: str, value: object) -> None:
+    if isinstance(value, bool):
+        return
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(
+            f"{option} must be a bool or a list of exception classes, not {value!r}"
+        )
+    for item in value:
+        if not (isinstance(item, type) and issubclass(item, BaseException)):
+            raise TypeError(f"{option} holds {item!r}, which is no exception class")
+
+
+def _name(option: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{option} must be text, not {value!r}")
+
+
+def _runtime_env(option: str, value: object) -> None:
+    runtime_env.normalize(value)
+
+
+def _strategy(option: str, value: object) -> None:
+    if isinstance(value, NodeAffinitySchedulingStrategy):
+        return
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{option} must be 'DEFAULT', 'SPREAD' or a"
+            f" NodeAffinitySchedulingStrategy, not {value!r}"
+        )
+    if value not in ("DEFAULT", "SPREAD"):
+        raise ValueError(f"{option} must be 'DEFAULT' or 'SPREAD', not {value!r}")
+
+
+#: Every option of a task -> its check.  ``None`` always means: the default.
+CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
+    "num_cpus": _amount,
+    "num_gpus": _amount,
+    "memory": _amount,
+    "resources": _custom_resources,
+    "num_returns": _num_returns,
+    "max_retries": _whole(-1, " (-1: no limit)"),
+    "retry_exceptions": _retry_exceptions,
+    "max_calls": _COUNT,
+    "name": _name,
+    "runtime_env": _runtime_env,
+    "scheduling_strategy": _strategy,
+    "generator_backpressure_num_objects": _whole(1),
+}
+#: Spellings that are taken too.
+ALIASES: Final[Mapping[str, str]] = {
+    "_generator_backpressure_num_objects": "generator_backpressure_num_objects"
+}
+
+
+def check(given: Mapping[str, object]) -> dict[str, Any]:
+    """Check options as users give them; return them without those that are None.
+
+    Raises:
+        TypeError: an option of the wrong type.
+        ValueError: a value out of range, or an option that does not exist.
+    """
+    checked: dict[str, Any] = {}
+    for spelling, value in given.items():
+        option = ALIASES.get(spelling, spelling)
+        test = CHECKS.get(option)
+        if test is None:
+            raise ValueError(_unknown(spelling))
+        if value is not None:
+            test(spelling, value)
+            checked[option] = value
+    return checked
+
+
+def resolve(checked: Mapping[str, Any], *, is_generator: bool) -> TaskOptions:
+    """Turn checked options into the runtime's terms.
+
+    Args:
+        checked: what `check` returned.
+        is_generator: whether the function is a generator function.
+
+    Raises:
+        ValueError: the options do not fit the function or one another.
+    """
+    num_returns = _resolve_returns(checked.get("num_returns"), is_generator)
+    backpressure = checked.get("generator_backpressure_num_objects", 0)
+    if backpressure and num_returns != STREAMING:
+        raise ValueError(
+            "generator_backpressure_num_objects is of use to streaming generators only"
+        )
+    retry = checked.get("retry_exceptions", False)
+    return TaskOptions(
+        resources=_resolve_resources(checked),
+        num_returns=num_returns,
+        max_retries=checked.get("max_retries", DEFAULT_MAX_RETRIES),
+        retry_exceptions=retry if isinstance(retry, bool) else tuple(retry),
+        max_calls=checked.get("max_calls", 0),
+        name=checked.get("name", ""),
+        runtime_env=runtime_env.normalize(checked.get("runtime_env")),
+        strategy=_resolve_strategy(checked.get("scheduling_strategy", "DEFAULT")),
+        backpressure=backpressure,
+    )
+
+
+def _resolve_returns(asked: object, is_generator: bool) -> int:
+    if asked is None:
+        return STREAMING if is_generator else 1
+    if asked == "streaming":
+        if not is_generator:
+            raise ValueError("num_returns='streaming' needs a generator function")
+        return STREAMING
+    if asked == "dynamic":
+        return DYNAMIC
+    assert isinstance(asked, int)
+    return asked
+
+
+def _resolve_resources(checked: Mapping[str, Any]) -> resources.Vector:
+    amounts = {resources.CPU: 1, **checked.get("resources", {})}
+    for name, option in RESERVED.items():
+        if option in checked:
+            amounts[name] = checked[option]
+    return resources.from_user(amounts)
+
+
+def _resolve_strategy(asked: str | NodeAffinitySchedulingStrategy) -> Strategy:
+    if isinstance(asked, str):
+        return Strategy(asked)
+    return Strategy("NODE", bytes.fromhex(asked.node_id), asked.soft)
+
+
+def _unknown(option: object) -> str:
+    near = get_close_matches(str(option), CHECKS, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown option {option!r}{hint} (known: {', '.join(sorted(CHECKS))})"

@@ -1,0 +1,72 @@
+"""Checks the arguments of a call where it is made, not where it runs.
+
+Most calls give a few positional arguments: for those two numbers decide, and nothing of
+`inspect` runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+_ANY: Final = sys.maxsize
+_POSITIONAL: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+class CallSignature:
+    """What a function takes.
+
+    Attributes:
+        fewest, most: so many positional arguments alone are a valid call; the range is
+            empty for functions that need a keyword.
+    """
+
+    __slots__ = ("_name", "_signature", "fewest", "most")
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._name = name
+        self._signature = _signature_of(function)
+        self.fewest, self.most = _positional_range(self._signature)
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Check any call.
+
+        Raises:
+            TypeError: the function does not take these arguments.
+        """
+        if self._signature is None:
+            return
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"{self._name}{self._signature} cannot be called so: {error}"
+            ) from None
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except ValueError:  # some functions written in C do not tell
+        return None
+
+
+def _positional_range(signature: inspect.Signature | None) -> tuple[int, int]:
+    if signature is None:
+        return 0, _ANY
+    fewest = most = 0
+    for parameter in signature.parameters.values():
+        required = parameter.default is inspect.Parameter.empty
+        if parameter.kind in _POSITIONAL:
+            most += 1
+            fewest += required
+        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            most = _ANY
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and required:
+            return 1, 0
+    return fewest, most

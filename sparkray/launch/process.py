@@ -1,0 +1,288 @@
+"""Starts a node as a process of its own and waits until it is ready.
+
+                  ready pipe: one JSON line, then closed
+    this process  <-------------------------------------  node daemon
+                  ------------------------------------->
+                  owner pipe: never written; its end is our death
+
+The daemon's own output goes to a file, which moves into the node's log directory once
+that exists; until then it is what an error message quotes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkray.config import Settings
+from sparkray.exceptions import ClusterError
+from sparkray.launch import discovery
+from sparkray.launch.discovery import Node
+
+_TAIL_BYTES = 4000
+#: Runs the daemon without the current directory among the places of imports: a file
+#: ``queue.py`` beside the driver must not become the standard library's.
+_BOOT = (
+    "import sys; sys.path[:] = [p for p in sys.path if p];"
+    " from sparkray.cli.daemon import main; sys.exit(main())"
+)
+
+
+class StartError(ClusterError):
+    """A node did not start; the message carries what it said."""
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """What a node is started with; a None leaves the choice to the node."""
+
+    head: bool = False  #: run the head in the same process
+    address: str | None = None  #: the head to join
+    host: str | None = None
+    port: int | None = None
+    num_cpus: float | None = None
+    resources: Mapping[str, float] | None = None
+    object_store_memory: int | None = None
+    labels: Mapping[str, str] | None = None
+    temp_dir: Path | None = None
+    worker_port_min: int | None = None
+    worker_port_max: int | None = None
+    log_dir: str | None = None
+    local: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def arguments(self) -> list[str]:
+        """Return the daemon's command line."""
+        values = {
+            "--address": self.address,
+            "--host": self.host,
+            "--port": self.port,
+            "--num-cpus": self.num_cpus,
+            "--resources": json.dumps(dict(self.resources)) if self.resources else None,
+            "--object-store-memory": self.object_store_memory,
+            "--labels": json.dumps(dict(self.labels)) if self.labels else None,
+            "--temp-dir": self.temp_dir,
+            "--worker-port-min": self.worker_port_min,
+            "--worker-port-max": self.worker_port_max,
+            "--log-dir": self.log_dir,
+        }
+        given = [f"{name}={v}" for name, v in values.items() if v is not None]
+        flags = {"--head": self.head, "--local": self.local}
+        return [*(name for name, on in flags.items() if on), *given]
+
+
+class NodeProcess:
+    """A node daemon that this process started.
+
+    Attributes:
+        node: what the daemon said of itself.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], owner_fd: int, node: Node) -> None:
+        self.node = node
+        self._process = process
+        self._owner_fd = owner_fd
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for its end and return the exit code.
+
+        Raises:
+            TimeoutError: it still runs.
+        """
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"node daemon {self.pid} still runs") from None
+
+    def stop(self, timeout_s: float = 15.0) -> int:
+        """End it in good order; if it does not within the time, by force.  Repeatable."""
+        self.let_go()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                self._signal(number)
+            with contextlib.suppress(TimeoutError):
+                return self.wait(timeout_s if number is None else timeout_s / 3)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it and all its processes at once, as the death of a machine would."""
+        victims = processes_of(self.pid)
+        self._signal(signal.SIGKILL)
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        self.wait()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the owner pipe: the node ends as if this process had.  Repeatable."""
+        fd, self._owner_fd = self._owner_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            self._process.send_signal(number)
+
+
+def processes_of(pid: int) -> list[int]:
+    """Return the processes under ``pid``: zygotes, workers and what these started."""
+    import psutil
+
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [child.pid for child in children]
+
+
+def start_node(
+    options: NodeOptions, *, owned: bool = True, timeout_s: float | None = None
+) -> NodeProcess:
+    """Start a node and wait until it is ready.
+
+    Args:
+        owned: the node ends when this process does, however that happens.
+        timeout_s: how long it may take; default: the setting ``start_timeout_s``.
+
+    Raises:
+        StartError: it ended, or was not ready in time.  Nothing is left running.
+    """
+    if timeout_s is None:
+        timeout_s = Settings.from_environment().start_timeout_s
+    temp_dir = make_private(options.temp_dir or discovery.default_temp_dir())
+    log_fd, log_path = tempfile.mkstemp(".log", "starting-", temp_dir)
+    owner_read, owner_write = os.pipe()
+    ready_read, ready_write = os.pipe()
+    arguments = [*options.arguments(), f"--ready-fd={ready_write}"]
+    arguments += [f"--owner-fd={owner_read}"] if owned else []
+    log = Path(log_path)
+    try:
+        process = _spawn(arguments, options.environment, log_fd, [owner_read, ready_write])
+    except OSError as error:
+        os.close(owner_write)
+        os.close(ready_read)
+        log.unlink()
+        raise StartError(f"cannot start a node: {error}") from error
+    finally:
+        for fd in (log_fd, owner_read, ready_write):
+            os.close(fd)
+    try:
+        node = _await_ready(process, ready_read, log, timeout_s)
+    except BaseException:
+        os.close(owner_write)
+        _discard(process)
+        log.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(ready_read)
+    _keep_log(log, options.log_dir or os.path.join(node.session_dir, "logs"))
+    return NodeProcess(process, owner_write, node)
+
+
+def make_private(directory: Path) -> Path:
+    """Make a directory that only this user may enter, unless it is there.
+
+    Raises:
+        StartError: it belongs to somebody else.
+    """
+    directory = directory.absolute()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_uid != os.getuid():
+        raise StartError(
+            f"{directory} belongs to another user: set SPARKRAY_TEMP_DIR to a directory"
+            " of your own"
+        )
+    return directory
+
+
+def _spawn(
+    arguments: Sequence[str], extra: Mapping[str, str], log_fd: int, fds: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOOT, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=log_fd,
+        stderr=log_fd,
+        close_fds=True,
+        pass_fds=fds,
+        start_new_session=True,
+        env={**os.environ, **_python_path(), **extra},
+    )
+
+
+def _python_path() -> dict[str, str]:
+    """Return what makes a child import the very sparkray that runs here."""
+    root = str(Path(__file__).resolve().parents[2])
+    known = os.environ.get("PYTHONPATH", "")
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    if root in installed or root in known.split(os.pathsep):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [root, known]))}
+
+
+def _await_ready(
+    process: subprocess.Popen[bytes], fd: int, log: Path, timeout_s: float
+) -> Node:
+    deadline = time.monotonic() + timeout_s
+    data = b""
+    while not data.endswith(b"\n"):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
+            raise StartError(f"a node was not ready after {timeout_s:g} s{_tail(log)}")
+        piece = os.read(fd, 65536)
+        data += piece
+        if not piece:
+            break
+    try:
+        said = json.loads(data)
+        if "error" in said:
+            raise StartError(f"a node did not start: {said['error']}{_tail(log)}")
+        return Node.from_json(said)
+    except (ValueError, KeyError):
+        pass
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    raise StartError(f"a node ended while starting ({process.poll()}){_tail(log)}")
+
+
+def _discard(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(5.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _keep_log(log: Path, directory: str) -> None:
+    try:
+        log.rename(os.path.join(directory, f"{log.name.replace('starting-', 'daemon-')}"))
+    except OSError:  # another file system, or the node is ending already
+        log.unlink(missing_ok=True)
+
+
+def _tail(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+        return f"; its output:\n{text}" if text else ""
+    return ""

@@ -1,0 +1,40 @@
+"""Useful things built from the public names alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import sparkray
+
+if TYPE_CHECKING:
+    from sparkray import ObjectRef
+
+__all__ = ["as_completed"]
+
+
+def as_completed(
+    refs: Iterable[ObjectRef], *, timeout: float | None = None
+) -> Iterator[ObjectRef]:
+    """Yield refs as their objects become ready, failed ones too.
+
+    Args:
+        refs: a ref that is there twice is yielded once.
+        timeout: seconds that the whole iteration may wait; None: no limit.
+
+    Raises:
+        TimeoutError: time ran out; says how many are still missing.
+    """
+    pending = list(dict.fromkeys(refs))
+    total = len(pending)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while pending:
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready, pending = sparkray.wait(pending, num_returns=1, timeout=left_s)
+        if not ready:
+            raise TimeoutError(f"{len(pending)} of {total} refs not ready in {timeout:g} s")
+        yield from ready
+        if pending:
+            more, pending = sparkray.wait(pending, num_returns=len(pending), timeout=0)
+            yield from more

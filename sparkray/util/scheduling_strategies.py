@@ -1,0 +1,5 @@
+"""Scheduling strategies beside the words ``"DEFAULT"`` and ``"SPREAD"``."""
+
+from sparkray import NodeAffinitySchedulingStrategy
+
+__all__ = ["NodeAffinitySchedulingStrategy"]
