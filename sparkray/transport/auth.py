@@ -19,6 +19,8 @@ import enum
 import hashlib
 import hmac
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from sparkray.exceptions import ProtocolError
@@ -30,6 +32,8 @@ PROOF_BYTES: Final = 32
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 #: How many unproven connections a server keeps; more are closed at once.
 MAX_UNPROVEN: Final = 256
+
+TOKEN_BYTES: Final = 32
 
 _HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 _CHALLENGE_BYTES = NONCE_BYTES + PROOF_BYTES
@@ -116,3 +120,43 @@ class Handshake:
     def _check(self, given: bytes, expected: bytes) -> None:
         if not hmac.compare_digest(given, expected):
             raise ProtocolError("the peer does not know this cluster's token")
+
+
+def new_token() -> bytes:
+    return os.urandom(TOKEN_BYTES)
+
+
+def parse_token(text: str) -> bytes:
+    """Return the token that ``text`` stands for: hexadecimal, or any words of a user.
+
+    Token files that sparkray writes always hold hexadecimal.
+
+    Raises:
+        ValueError: there is nothing in it.
+    """
+    text = text.strip()
+    if not text:
+        raise ValueError("the cluster's token is empty")
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return text.encode()
+
+
+def read_token(path: str | Path) -> bytes:
+    """Return the token in a file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is empty.
+    """
+    return parse_token(Path(path).read_text())
+
+
+def token_from_environment(environment: Mapping[str, str]) -> bytes | None:
+    """Return what ``SPARKRAY_TOKEN`` or ``SPARKRAY_TOKEN_FILE`` give, None if not set."""
+    if text := environment.get("SPARKRAY_TOKEN"):
+        return parse_token(text)
+    if path := environment.get("SPARKRAY_TOKEN_FILE"):
+        return read_token(path)
+    return None

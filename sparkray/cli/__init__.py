@@ -1,0 +1,1 @@
+"""The command line, and the program that runs a node."""

@@ -1,0 +1,179 @@
+"""The session directory of one daemon: made whole, announced, removed.
+
+    <root>/                        temp_dir, or sparkray-<uid> under TMPDIR; 0700
+      <cluster>-<node>/            the entry, 0700; its `lock` is held while we live
+        lock  token  agent.json  agent.sock  sockets/  logs/  spill/
+    /dev/shm/sparkray-<cluster>-<node>/     segments, made by the agent's store
+
+Unix socket paths are short (107 bytes): where the root is too long, everything but
+`lock` and `agent.json` lies in a short directory under /tmp, named in `lock`.
+
+Directories of daemons that were killed are removed by the next daemon: theirs are the
+locks that can be had.  Nothing here looks at process ids, which are reused, and differ
+between containers that share a directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+#: Longest directory under which ``sockets/<16 hex digits>.sock`` fits everywhere.
+MAX_PATH_BYTES: Final = 103 - len("/sockets/0123456789abcdef.sock")
+SEGMENTS_PARENT: Final = Path("/dev/shm")
+DISCOVERY: Final = "agent.json"
+_LOCK: Final = "lock"
+_DRAFT: Final = ".draft-"
+
+
+def root(given: str, environment: Mapping[str, str]) -> Path:
+    """Return the parent of session directories, made if need be.
+
+    Args:
+        given: ``temp_dir`` of the settings; "" for the user's own under TMPDIR.
+
+    Raises:
+        PermissionError: someone else could change what we put there.
+        NotADirectoryError: it is something else.
+    """
+    path = Path(given) if given else default_root(environment)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.stat() if given else path.lstat()
+    hint = "give another by --temp-dir or TMPDIR"
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(f"{path} is not a directory: {hint}")
+    if found.st_uid != os.getuid() and not (given and found.st_uid == 0):
+        raise PermissionError(
+            f"{path} belongs to user {found.st_uid}, not to {os.getuid()}: {hint}"
+        )
+    if not given:
+        path.chmod(0o700)
+    elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        raise PermissionError(f"anyone may remove files in {path}: {hint}")
+    return path.absolute()
+
+
+def default_root(environment: Mapping[str, str]) -> Path:
+    parent = environment.get("TMPDIR") or "/tmp"
+    return Path(parent) / f"sparkray-{os.getuid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDir:
+    """The files of one daemon.  Owned by the process that called `create`."""
+
+    name: str  #: ``<cluster>-<node>``
+    entry: Path  #: in the root: where others find the daemon
+    path: Path  #: where its files are; mostly the same directory
+    lock_fd: int
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def agent_socket(self) -> Path:
+        return self.path / "agent.sock"
+
+    @property
+    def segments(self) -> Path:
+        return SEGMENTS_PARENT / f"sparkray-{self.name}"
+
+    def announce(self, about: Mapping[str, Any]) -> None:
+        """Write the discovery file: from now on others may find this daemon."""
+        draft = self.entry / f".{DISCOVERY}"
+        _write_private(draft, json.dumps(about))
+        draft.rename(self.entry / DISCOVERY)
+
+    def remove(self) -> None:
+        """Remove everything, the discovery file first.  Repeatable."""
+        (self.entry / DISCOVERY).unlink(missing_ok=True)
+        for directory in (self.segments, self.path, self.entry):
+            shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self.lock_fd)
+
+
+def create(parent: Path, cluster_id: bytes, node_id: bytes, token: bytes) -> SessionDir:
+    """Make the directory of a new daemon, with its token file."""
+    name = f"{cluster_id.hex()}-{node_id.hex()[:8]}"
+    entry = parent / name
+    path = entry
+    if len(os.fsencode(entry)) > MAX_PATH_BYTES:
+        path = Path(tempfile.mkdtemp(prefix="sparkray-", dir="/tmp"))
+    draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=parent))
+    lock_fd = os.open(draft / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(lock_fd, os.fsencode(path))
+    draft.rename(entry)
+    for part in ("sockets", "logs", "spill"):
+        (path / part).mkdir(mode=0o700)
+    _write_private(path / "token", token.hex())
+    return SessionDir(name, entry, path, lock_fd)
+
+
+def announced(parent: Path) -> Iterator[dict[str, Any]]:
+    """Yield the discovery files of our own daemons under ``parent`` that are alive."""
+    for entry in _entries(parent):
+        with contextlib.suppress(OSError, ValueError):
+            if (fd := _lock_of_dead(entry, fcntl.LOCK_SH)) is None:
+                yield json.loads((entry / DISCOVERY).read_text())
+            else:
+                os.close(fd)
+
+
+def sweep(parent: Path) -> list[str]:
+    """Remove what daemons that were killed left behind; return their names."""
+    swept: list[str] = []
+    for entry in _entries(parent):
+        with contextlib.suppress(OSError):
+            if (fd := _lock_of_dead(entry, fcntl.LOCK_EX)) is not None:
+                _remove_left(entry)
+                os.close(fd)
+                swept.append(entry.name)
+    return swept
+
+
+def _remove_left(entry: Path) -> None:
+    path = Path(os.fsdecode((entry / _LOCK).read_bytes()) or entry)
+    apart = path != entry and path.parent == Path("/tmp")
+    left = [SEGMENTS_PARENT / f"sparkray-{entry.name}", entry, *([path] * apart)]
+    for directory in left:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _entries(parent: Path) -> list[Path]:
+    """Return our own entries; what others put there is none of our business."""
+    with contextlib.suppress(OSError):
+        return [
+            path
+            for path in parent.iterdir()
+            if not path.name.startswith(".") and path.lstat().st_uid == os.getuid()
+        ]
+    return []
+
+
+def _lock_of_dead(entry: Path, how: int) -> int | None:
+    """Return the lock of a daemon that is gone, taken; None if it is alive."""
+    fd = os.open(entry / _LOCK, os.O_RDWR)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _write_private(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with open(fd, "w") as file:
+        file.write(text)
