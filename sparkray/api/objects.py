@@ -1,4 +1,4 @@
-"""`get`, `put`, `wait`, `cancel`: arguments are checked here, the runtime does the work."""
+"""`get`, `put`, `wait`, `cancel`: checked here, done by the runtime."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from sparkray.api import session
 from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator
+
+_GET_TAKES = "get takes an ObjectRef or a list of them"
 
 
 def get(refs: ObjectRef | list[ObjectRef], *, timeout: float | None = None) -> Any:
@@ -31,10 +33,10 @@ def get(refs: ObjectRef | list[ObjectRef], *, timeout: float | None = None) -> A
     if isinstance(refs, ObjectRef):
         return session.ensure_runtime().get([refs], timeout_s)[0]
     if not isinstance(refs, list):
-        raise TypeError(f"get takes an ObjectRef or a list of them, {_not(refs)}")
+        raise TypeError(f"{_GET_TAKES}, {_not(refs)}")
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"get takes an ObjectRef or a list of them, {_not(ref, 'item')}")
+            raise TypeError(f"{_GET_TAKES}, {_not(ref, 'item')}")
     return session.ensure_runtime().get(refs, timeout_s) if refs else []
 
 
@@ -68,7 +70,7 @@ def wait(
         fetch_local: taken for compatibility: waiting moves no data between nodes.
 
     Returns:
-        at most ``num_returns`` that are ready, then all others, both in the order given.
+        at most ``num_returns`` that are ready, then all others, in the order given.
 
     Raises:
         TypeError: ``refs`` is not a list of refs, or a number is none.
@@ -111,7 +113,9 @@ def cancel(
 def _check_counts(refs: Sequence[Any], num_returns: int) -> None:
     distinct = len(set(refs))
     if distinct != len(refs):
-        raise ValueError(f"wait got {len(refs)} refs, but only {distinct} different ones")
+        raise ValueError(
+            f"wait got {len(refs)} refs, only {distinct} of them different"
+        )
     if not 1 <= num_returns <= len(refs):
         raise ValueError(
             f"wait cannot return {num_returns} of {len(refs)} refs: num_returns must be"

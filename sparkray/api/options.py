@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from sparkray import resources
 from sparkray.api import runtime_env
-from sparkray.protocol.messages import Strategy
 from sparkray.api.strategies import NodeAffinitySchedulingStrategy
+from sparkray.protocol.messages import Strategy
 
 STREAMING: Final = -1
 DYNAMIC: Final = -2
@@ -69,7 +69,7 @@ def _whole(minimum: int, meaning: str = "") -> Callable[[str, object], None]:
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{option} must be a whole number, not {value!r}")
         if value < minimum:
-            raise ValueError(f"{option} must be {minimum} or more{meaning}, not {value}")
+            raise ValueError(f"{option} must be {minimum} or more{meaning}: {value}")
 
     return check
 
@@ -81,7 +81,7 @@ def _num_returns(option: str, value: object) -> None:
     if isinstance(value, str):
         if value not in ("dynamic", "streaming"):
             raise ValueError(
-                f"{option} must be a whole number, 'dynamic' or 'streaming', not {value!r}"
+                f"{option} must be a number, 'dynamic' or 'streaming', not {value!r}"
             )
         return
     _COUNT(option, value)

@@ -25,8 +25,19 @@ _R = TypeVar("_R")
 _VARIANTS_KEPT = 32
 #: What `RemoteFunction._prepare` sets.
 _PREPARED = frozenset(
-    "_options _name _signature _fewest _most _variants _runtime _template __wrapped__"
-    " __name__ __qualname__".split()
+    [
+        "__name__",
+        "__qualname__",
+        "__wrapped__",
+        "_fewest",
+        "_most",
+        "_name",
+        "_options",
+        "_runtime",
+        "_signature",
+        "_template",
+        "_variants",
+    ]
 )
 
 
@@ -112,13 +123,13 @@ class RemoteFunction(Generic[_P, _R]):
     def _enter_runtime(self) -> core.Runtime:
         """Make the template for the runtime in force, starting a session if need be."""
         runtime = session.ensure_runtime()
-        chosen = self._options
+        chosen, inherited = self._options, session.inherited_env(runtime)
         self._template = TaskTemplate(
             self._function,
             name=self._name,
             num_returns=chosen.num_returns,
             resources=chosen.resources,
-            runtime_env=runtime_env.merge(session.inherited_env(runtime), chosen.runtime_env),
+            runtime_env=runtime_env.merge(inherited, chosen.runtime_env),
             strategy=chosen.strategy,
             max_retries=chosen.max_retries,
             retry_exceptions=chosen.retry_exceptions,

@@ -1,8 +1,8 @@
 """The ``runtime_env`` option: checked, merged, written as canonical JSON.  Pure.
 
 A runtime environment travels as one string, so that equal environments are equal text
-and ``""`` is the plain one.  A task inherits the environment of whoever submits it; what
-it names itself wins, variable by variable.
+and ``""`` is the plain one.  A task inherits the environment of whoever submits it;
+what it names itself wins, variable by variable.
 """
 
 from __future__ import annotations

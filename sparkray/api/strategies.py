@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from sparkray.ids import NODE_ID_BYTES
 
 
-
-
 @dataclass(frozen=True)
 class NodeAffinitySchedulingStrategy:
     """Run on this node.

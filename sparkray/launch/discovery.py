@@ -3,8 +3,9 @@
     <temp_dir>/<cluster id>-<node id>/agent.json              sparkray start, init
     <temp_dir>/<name>/<cluster id>-<node id>/agent.json       sparkray.testing.Cluster
 
-The second level is searched only for a cluster that is asked for by its address.  A file
-counts while the process that it names lives, is the one that wrote it, and is ours.
+The second level is searched only for a cluster that is asked for by its address.  A
+file counts while the process that it names lives, is the one that wrote it, and is
+ours.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def default_temp_dir() -> Path:
     return Path(os.environ.get("TMPDIR") or "/tmp") / f"sparkray-{os.getuid()}"
 
 
-def nodes_on_this_host(temp_dir: Path | None = None, *, deep: bool = False) -> list[Node]:
+def nodes_on_this_host(
+    temp_dir: Path | None = None, *, deep: bool = False
+) -> list[Node]:
     """Return the nodes that run here now, a cluster's head before its other nodes.
 
     Args:
@@ -111,7 +114,10 @@ def with_head(nodes: Iterable[Node], address: str) -> list[Node]:
 def same_address(one: str, other: str) -> bool:
     if one == other:
         return True
-    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    (host, _, port), (other_host, _, other_port) = (
+        one.rpartition(":"),
+        other.rpartition(":"),
+    )
     return port == other_port and bool(_numeric(host) & _numeric(other_host))
 
 

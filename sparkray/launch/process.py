@@ -89,7 +89,9 @@ class NodeProcess:
         node: what the daemon said of itself.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], owner_fd: int, node: Node) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], owner_fd: int, node: Node
+    ) -> None:
         self.node = node
         self._process = process
         self._owner_fd = owner_fd
@@ -114,7 +116,7 @@ class NodeProcess:
             raise TimeoutError(f"node daemon {self.pid} still runs") from None
 
     def stop(self, timeout_s: float = 15.0) -> int:
-        """End it in good order; if it does not within the time, by force.  Repeatable."""
+        """End it in good order; if that takes too long, by force.  Repeatable."""
         self.let_go()
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number is not None:
@@ -177,7 +179,9 @@ def start_node(
     arguments += [f"--owner-fd={owner_read}"] if owned else []
     log = Path(log_path)
     try:
-        process = _spawn(arguments, options.environment, log_fd, [owner_read, ready_write])
+        process = _spawn(
+            arguments, options.environment, log_fd, [owner_read, ready_write]
+        )
     except OSError as error:
         os.close(owner_write)
         os.close(ready_read)
@@ -276,7 +280,9 @@ def _discard(process: subprocess.Popen[bytes]) -> None:
 
 def _keep_log(log: Path, directory: str) -> None:
     try:
-        log.rename(os.path.join(directory, f"{log.name.replace('starting-', 'daemon-')}"))
+        log.rename(
+            os.path.join(directory, f"{log.name.replace('starting-', 'daemon-')}")
+        )
     except OSError:  # another file system, or the node is ending already
         log.unlink(missing_ok=True)
 

@@ -33,7 +33,7 @@ def as_completed(
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready, pending = sparkray.wait(pending, num_returns=1, timeout=left_s)
         if not ready:
-            raise TimeoutError(f"{len(pending)} of {total} refs not ready in {timeout:g} s")
+            raise TimeoutError(f"{len(pending)} of {total} not ready in {timeout:g} s")
         yield from ready
         if pending:
             more, pending = sparkray.wait(pending, num_returns=len(pending), timeout=0)

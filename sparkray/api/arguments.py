@@ -1,0 +1,84 @@
+"""The arguments of `init`: checked, and compared when `init` runs again.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sparkray import resources as resources_
+from sparkray.api import options, runtime_env
+
+_OWN = ("num_cpus", "num_gpus", "resources", "object_store_memory", "labels")
+_MIN_STORE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class InitArguments:
+    """What `init` was given; None where nothing was."""
+
+    address: str | None = None
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    resources: Mapping[str, float] | None = None
+    object_store_memory: int | None = None
+    labels: Mapping[str, str] | None = None
+    namespace: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
+
+    def check(self) -> None:
+        """Refuse what can be no argument.
+
+        Raises:
+            TypeError, ValueError: says which argument, and what it may be.
+        """
+        for name in ("address", "namespace"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise TypeError(f"{name} must be text, not {value!r}")
+        for name in ("num_cpus", "num_gpus", "resources"):
+            options.check({name: getattr(self, name)})
+        _check_store(self.object_store_memory)
+        _check_labels(self.labels)
+        runtime_env.normalize(self.runtime_env)
+
+    def own_resources(self) -> list[str]:
+        """Return the names of those given that describe a new cluster."""
+        return [name for name in _OWN if getattr(self, name) is not None]
+
+    def node_resources(self) -> dict[str, float]:
+        """Return the resources of a new node, without its CPUs."""
+        named = dict(self.resources or {})
+        if self.num_gpus is not None:
+            named[resources_.GPU] = self.num_gpus
+        return named
+
+    def differences(self, earlier: InitArguments) -> list[str]:
+        """Say what is asked for here and was not asked for earlier."""
+        return [
+            f"{field.name}={asked!r} (running with {before!r})"
+            for field in fields(self)
+            if (asked := getattr(self, field.name)) is not None
+            and asked != (before := getattr(earlier, field.name))
+        ]
+
+
+def _check_store(size: object) -> None:
+    if size is None:
+        return
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"object_store_memory must be a whole number, not {size!r}")
+    if size < _MIN_STORE_BYTES:
+        raise ValueError(
+            f"object_store_memory must be {_MIN_STORE_BYTES} or more, not {size}"
+        )
+
+
+def _check_labels(labels: object) -> None:
+    if labels is None:
+        return
+    if not isinstance(labels, Mapping):
+        raise TypeError(f"labels must be a dict of text to text, not {labels!r}")
+    for name, value in labels.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"labels must be text, not {name!r}: {value!r}")

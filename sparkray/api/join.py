@@ -1,0 +1,126 @@
+"""Which cluster `init` means: one that runs, found by its address or on this host, or a
+new one of its own.
+
+    address given            -> that cluster, or ConnectionError; nothing is started
+    SPARKRAY_ADDRESS         -> as if given
+    "local"                  -> a new private cluster
+    "auto"                   -> the one cluster that runs on this host, or an error
+    nothing                  -> the one cluster that `sparkray start` runs on this host;
+                                without one, or asked for CPUs, a new private cluster
+
+A driver talks to the cluster through the agent of its own host, so a cluster can be
+joined where one of its nodes runs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sparkray.launch import discovery
+from sparkray.launch.discovery import Node
+
+ADDRESS_VARIABLE = "SPARKRAY_ADDRESS"
+_PROBE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a private cluster; ``why`` is for the log."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Join:
+    """Join through this node; ``why`` is for the log."""
+
+    node: Node
+    why: str
+
+
+def choose(
+    address: str | None,
+    *,
+    own_resources: Sequence[str],
+    may_start: bool,
+    environment: Mapping[str, str] = os.environ,
+) -> Start | Join:
+    """Decide where a session goes.
+
+    Args:
+        address: as given to `init`.
+        own_resources: the arguments given to `init` that describe a new cluster.
+        may_start: False inside Spark's Python workers.
+
+    Raises:
+        ConnectionError: the cluster that was asked for cannot be joined.
+        TypeError, ValueError: ``address`` is none, or does not go with the arguments.
+    """
+    source = "address"
+    if address is None and environment.get(ADDRESS_VARIABLE):
+        address, source = environment[ADDRESS_VARIABLE], ADDRESS_VARIABLE
+    if address is None and (not own_resources or not may_start):
+        return _unasked(may_start)
+    if address is None or address == "local":
+        if not may_start:
+            raise ConnectionError(_NO_START)
+        return Start("asked for" if address else f"{', '.join(own_resources)} given")
+    if own_resources:
+        raise ValueError(
+            f"{', '.join(own_resources)} describe a new cluster, but {source}"
+            f" {address!r} names one that runs: leave them out, or pass address='local'"
+        )
+    return _auto() if address == "auto" else _named(address, source)
+
+
+_NO_START = (
+    "no sparkray cluster runs on this host, and a Spark worker does not start one:"
+    " call sparkray.init(spark) on the driver, or install the init script"
+)
+
+
+def _unasked(may_start: bool) -> Start | Join:
+    clusters = discovery.shared_clusters(discovery.nodes_on_this_host())
+    if len(clusters) == 1:
+        return Join(clusters[0], "the one that runs on this host")
+    if may_start:
+        return Start(f"{len(clusters)} shared clusters on this host to choose from")
+    raise ConnectionError(_several(clusters) if clusters else _NO_START)
+
+
+def _auto() -> Join:
+    clusters = discovery.shared_clusters(discovery.nodes_on_this_host())
+    if len(clusters) != 1:
+        raise ConnectionError(
+            _several(clusters)
+            if clusters
+            else "address 'auto': no cluster runs on this host; start one with"
+            " `sparkray start --head`"
+        )
+    return Join(clusters[0], "the one that runs on this host")
+
+
+def _named(address: str, source: str) -> Join:
+    host, port = discovery.parse_address(address)
+    nodes = discovery.with_head(discovery.nodes_on_this_host(deep=True), address)
+    if nodes:
+        head_first = sorted(nodes, key=lambda node: not node.is_head)
+        return Join(head_first[0], f"{source} {address}")
+    try:
+        socket.create_connection((host, port), _PROBE_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no sparkray cluster at {address} ({source}): {error}"
+        ) from None
+    raise ConnectionError(
+        f"something listens at {address} ({source}), but no node of that cluster runs"
+        f" on this host: start one with `sparkray start --address {address}`"
+    )
+
+
+def _several(clusters: Sequence[Node]) -> str:
+    listed = ", ".join(node.head for node in clusters)
+    return f"several clusters run on this host ({listed}): pass one of them as address"

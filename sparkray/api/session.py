@@ -1,0 +1,351 @@
+"""`init` and `shutdown`: the life of this process's connection to a cluster.
+
+A session is a runtime, joined through the agent of this host, and for a private
+cluster the node daemon that was started for it.  Workers have a runtime without a
+session: there `init` and `shutdown` change nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import html
+import logging
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkray.api import join, runtime_env
+from sparkray.api.arguments import InitArguments
+from sparkray.launch import process
+from sparkray.protocol.messages import JobConfig
+from sparkray.runtime import core
+
+_log = logging.getLogger("sparkray")
+#: Modules that are worth importing before workers are forked, if the driver has them.
+_PRELOAD = ("pandas", "pyarrow", "scipy", "sklearn", "torch")
+#: Spark local properties by which a driver tells its UDFs where its cluster is.
+ADDRESS_PROPERTY = "sparkray.address"
+JOB_PROPERTY = "sparkray.job"
+
+
+class Context(Mapping[str, Any]):
+    """Where this process is connected to.  A mapping, and a context manager that calls
+    `shutdown` at its end.
+
+    Attributes:
+        address: ``host:port`` of the head: pass it to `init` elsewhere.
+        node_id, job_id: in hexadecimal.
+        namespace: the job's.
+        session_dir: files of this host's node, logs among them.
+        dashboard_url: None where no dashboard runs.
+    """
+
+    def __init__(self, runtime: core.Runtime) -> None:
+        attached = runtime.attached
+        self.address = attached.head
+        self.node_id = attached.node_id.hex()
+        self.job_id = attached.job_id.hex()
+        self.namespace = attached.config.namespace
+        self.session_dir = attached.session_dir
+        self.dashboard_url: str | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        return vars(self)[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self))
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    def disconnect(self) -> None:
+        """Same as `shutdown`."""
+        shutdown()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        shutdown()
+
+    def __repr__(self) -> str:
+        return f"Context({', '.join(f'{k}={v!r}' for k, v in self.items())})"
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "Cluster": self.address,
+            "Dashboard": self.dashboard_url,
+            "Namespace": self.namespace,
+            "Session": self.session_dir,
+            "Python": ".".join(map(str, sys.version_info[:3])),
+        }
+        cells = (
+            f"<tr><th style='text-align:left'>{name}</th>"
+            f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"
+            for name, value in rows.items()
+            if value
+        )
+        return f"<table><caption>sparkray</caption>{''.join(cells)}</table>"
+
+
+@dataclass
+class _Session:
+    """What `init` made in this process, for `shutdown` to undo."""
+
+    runtime: core.Runtime
+    context: Context
+    arguments: InitArguments
+    started: process.NodeProcess | None
+
+
+class _State:
+    """The session of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  #: guards `session`; held while that changes
+        self.session: _Session | None = None
+
+    def reset_after_fork(self) -> None:
+        """A child has no session, and must not keep its parent's cluster alive."""
+        session, self.session, self.lock = self.session, None, threading.RLock()
+        if session is not None and session.started is not None:
+            session.started.let_go()
+
+
+_state = _State()
+os.register_at_fork(after_in_child=_state.reset_after_fork)
+
+
+def init(
+    address: Any = None,
+    *,
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    resources: Mapping[str, float] | None = None,
+    object_store_memory: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    namespace: str | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    log_to_driver: bool = True,
+    ignore_reinit_error: bool = False,
+    logging_level: int | str = logging.INFO,
+    token: str | None = None,
+) -> Context:
+    """Join a running cluster, or start a private one on this host.
+
+    Called again it returns the context that is there.  In tasks, and in UDFs that have
+    joined, it changes nothing.
+
+    Args:
+        address: ``host:port`` of a cluster with a node on this host; ``"auto"``: the
+            one that runs here; ``"local"``: a new one; a `SparkSession`: the cluster of
+            that application, started if need be.  Default: the variable
+            ``SPARKRAY_ADDRESS``, else a cluster that `sparkray start` runs on this
+            host, else a new one.
+        num_cpus, num_gpus, resources, labels: what a new cluster has.
+        object_store_memory: bytes of its object store.
+        namespace: where names of actors are looked up; default: one of its own.
+        runtime_env: for all tasks of this job, ``{"env_vars": {name: text}}``.
+        log_to_driver: whether to print here what tasks print.
+        ignore_reinit_error: return the running session's context even when other
+            arguments are given than it was made with.
+        logging_level: of sparkray's own messages.
+        token: the cluster's secret, where the environment does not give it.
+
+    Raises:
+        ConnectionError: the cluster asked for cannot be joined; nothing was started.
+        RuntimeError: a session with other arguments is running.
+        ClusterError: a private cluster did not start.
+        TypeError, ValueError: a wrong argument.
+    """
+    if _is_spark_session(address):
+        from sparkray.spark.session import init_on_spark
+
+        return init_on_spark(
+            address,
+            namespace=namespace,
+            runtime_env=runtime_env,
+            log_to_driver=log_to_driver,
+            ignore_reinit_error=ignore_reinit_error,
+            object_store_memory=object_store_memory,
+        )
+    arguments = InitArguments(
+        address=address,
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        resources=resources,
+        object_store_memory=object_store_memory,
+        labels=labels,
+        namespace=namespace,
+        runtime_env=runtime_env,
+    )
+    arguments.check()
+    with _state.lock:
+        runtime = core.current_or_none()
+        if runtime is not None:
+            return _existing(runtime, arguments, ignore_reinit_error)
+        _configure_logging(logging_level)
+        return _begin(arguments, log_to_driver, token)
+
+
+def shutdown() -> None:
+    """Leave the cluster; end it if `init` started it.  Harmless when there is none.
+
+    Tasks of this job are stopped, its objects freed.  In a task it does nothing.
+    """
+    with _state.lock:
+        session, _state.session = _state.session, None
+        if session is None:
+            return
+        try:
+            session.runtime.close()
+        finally:
+            if session.started is not None:
+                session.started.stop()
+
+
+def is_initialized() -> bool:
+    """Tell whether this process is connected to a cluster."""
+    return core.current_or_none() is not None
+
+
+def ensure_runtime() -> core.Runtime:
+    """Return this process's runtime; the first use makes a session."""
+    runtime = core.current_or_none()
+    if runtime is None:
+        init()
+        runtime = core.current()
+    return runtime
+
+
+def inherited_env(runtime: core.Runtime) -> str:
+    """Return the runtime environment that tasks submitted here inherit."""
+    return runtime.config.runtime_env
+
+
+def _existing(
+    runtime: core.Runtime, arguments: InitArguments, ignore_reinit_error: bool
+) -> Context:
+    session = _state.session
+    if session is None:  # a worker's runtime
+        return Context(runtime)
+    differences = arguments.differences(session.arguments)
+    if differences and not ignore_reinit_error:
+        raise RuntimeError(
+            "a session with other arguments is running: asked for"
+            f" {', '.join(differences)}; call shutdown() first, or pass"
+            " ignore_reinit_error=True to keep the running one"
+        )
+    return session.context
+
+
+def _begin(arguments: InitArguments, log_to_driver: bool, token: str | None) -> Context:
+    began_s = time.monotonic()
+    spark_task = _spark_task()
+    choice = join.choose(
+        arguments.address or _property(spark_task, ADDRESS_PROPERTY),
+        own_resources=arguments.own_resources(),
+        may_start=spark_task is None,
+    )
+    started = None
+    if isinstance(choice, join.Start):
+        started = _start(arguments, token)
+    node = started.node if started is not None else choice.node
+    try:
+        runtime = core.connect(
+            node.agent_socket,
+            node.token(),
+            kind="driver" if spark_task is None else "udf",
+            config=_job_config(arguments, log_to_driver),
+            job_id=bytes.fromhex(_property(spark_task, JOB_PROPERTY) or ""),
+        )
+    except BaseException:
+        if started is not None:
+            started.stop()
+        raise
+    context = Context(runtime)
+    _state.session = _Session(runtime, context, arguments, started)
+    atexit.unregister(shutdown)
+    atexit.register(shutdown)
+    _log.info(
+        "%s cluster %s (%s) in %.2f s",
+        "joined" if started is None else "started a private",
+        context.address,
+        choice.why,
+        time.monotonic() - began_s,
+    )
+    for warning in node.warnings:
+        _log.warning("%s", warning)
+    return context
+
+
+def _start(arguments: InitArguments, token: str | None) -> process.NodeProcess:
+    return process.start_node(
+        process.NodeOptions(
+            head=True,
+            local=True,
+            host="127.0.0.1",
+            num_cpus=arguments.num_cpus,
+            resources=arguments.node_resources(),
+            object_store_memory=arguments.object_store_memory,
+            labels=arguments.labels,
+            environment={} if token is None else {"SPARKRAY_TOKEN": token},
+        )
+    )
+
+
+def _job_config(arguments: InitArguments, log_to_driver: bool) -> JobConfig:
+    return JobConfig(
+        namespace=arguments.namespace or f"anonymous-{uuid.uuid4()}",
+        sys_path=list(dict.fromkeys(os.path.abspath(path) for path in sys.path)),
+        runtime_env=runtime_env.normalize(arguments.runtime_env),
+        log_to_driver=log_to_driver,
+        entrypoint=os.path.basename(sys.argv[0]) if sys.argv else "",
+        preload=[name for name in _PRELOAD if name in sys.modules],
+    )
+
+
+def _is_spark_session(value: object) -> bool:
+    """Tell by its looks, so that pyspark is never loaded for it."""
+    return hasattr(value, "sparkContext") or type(value).__module__.startswith(
+        "pyspark.sql."
+    )
+
+
+def _spark_task() -> Any:
+    """Return Spark's context of the task that runs here; None outside its workers."""
+    module = sys.modules.get("pyspark.taskcontext")
+    return module.TaskContext.get() if module is not None else None
+
+
+def _property(spark_task: Any, name: str) -> str | None:
+    return spark_task.getLocalProperty(name) if spark_task is not None else None
+
+
+class _CurrentStderr(logging.StreamHandler[Any]):
+    """Writes to whatever `sys.stderr` is at the time, as notebooks change it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:  # type: ignore[override]
+        return sys.stderr
+
+
+def _configure_logging(level: int | str) -> None:
+    """Show sparkray's messages unless the program has its own way with them."""
+    ours = [h for h in _log.handlers if isinstance(h, _CurrentStderr)]
+    if not ours and not _log.handlers and not logging.getLogger().handlers:
+        handler = _CurrentStderr()
+        handler.setFormatter(logging.Formatter("sparkray: %(message)s"))
+        _log.addHandler(handler)
+        _log.propagate = False
+        ours = [handler]
+    if ours:
+        _log.setLevel(level)
