@@ -1,1 +1,1 @@
-"""Objects as bytes and as files: the serializer, shared-memory segments, a node's store."""
+"""Objects as bytes and as files: serializer, shared-memory segments, a node's store."""

@@ -1,4 +1,4 @@
-"""Find out which part of a value cannot be pickled, and by which names it is reached."""
+"""Finds which part of a value cannot be pickled, and by which names it is reached."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MAX_ITEMS: Final = 200
 def explain_unpicklable(value: Any, name: str) -> str:
     """Return e.g. ``f -> closure variable 'x' -> attribute 'lock': cannot pickle ...``.
 
-    Looks through closures, used globals, defaults, attributes, slots, containers and what
-    ``__getstate__`` or ``__reduce__`` give, as far as ``_MAX_DEPTH`` steps.
+    Looks through closures, used globals, defaults, attributes, slots and containers, as
+    far as ``_MAX_DEPTH`` steps.
     """
     search = _Search()
     steps = [name]
@@ -58,7 +58,7 @@ class _Search:
         return None
 
     def culprit_in(self, value: Any) -> tuple[str, Any, BaseException] | None:
-        """Return the first part of ``value`` that fails: its name, itself, its error."""
+        """Return the first part of ``value`` that fails: name, itself, error."""
         for step, part in _parts(value):
             if self._pickles_left <= 0:
                 return None

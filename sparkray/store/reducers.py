@@ -29,7 +29,7 @@ def reduce(value: Any) -> Any:
     return NotImplemented
 
 
-# --- numpy -------------------------------------------------------------------------------
+# --- numpy ----------------------------------------------------------------------------
 
 
 def _reduce_numpy(value: Any) -> Any:
@@ -57,7 +57,7 @@ def rebuild_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -
     return numpy.ndarray(shape, dtype, buffer=view, order="F" if order == "F" else "C")
 
 
-# --- Arrow -------------------------------------------------------------------------------
+# --- Arrow ----------------------------------------------------------------------------
 
 
 class _Parts:
@@ -149,11 +149,11 @@ def rebuild_arrow_array(body: Any) -> Any:
     return read_batch(body).column(0)
 
 
-# --- torch -------------------------------------------------------------------------------
+# --- torch ----------------------------------------------------------------------------
 
 
 def holds_tensor(value: Any, depth: int = _LOOK_DEPTH) -> bool:
-    """Whether a tensor is near the top of ``value``; only to choose the better pickler."""
+    """Whether a tensor is near the top of ``value``: to choose the better pickler."""
     kind = type(value)
     if kind.__module__.startswith("torch"):
         return True
@@ -198,10 +198,10 @@ def rebuild_tensor(
 ) -> Any:
     """Return a tensor over ``buffer`` if that lies in a segment, else over a copy.
 
-    torch knows no read-only tensors.  Segments are mapped privately, so what is written to
-    such a tensor stays in this process; bytes of a message would change for all.
+    torch knows no read-only tensors.  Segments are mapped privately, so what is written
+    to such a tensor stays in this process; bytes of a message would change for all.
     """
-    import torch
+    import torch  # type: ignore[import-not-found,unused-ignore]
 
     view = memoryview(buffer)
     if not view.nbytes:

@@ -17,9 +17,9 @@ The first byte of a payload says what it is:
                8     u64  length of the body
                64    the body: the bytes, or an Arrow IPC stream
 
-The C pickler goes first.  What it cannot do, or would do by reference to ``__main__``, is
-pickled again by cloudpickle.  `Serialized` refers to the value's own memory until it is
-written: the value must not change between `serialize` and `Serialized.write_into`.
+The C pickler goes first.  What it cannot do, or would do by reference to ``__main__``,
+is pickled again by cloudpickle.  `Serialized` refers to the value's own memory until it
+is written: the value must not change between `serialize` and `Serialized.write_into`.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Serialized:
 def serialize(value: Any, name: str = "") -> Serialized:
     """Return ``value`` as bytes to be written somewhere.
 
-    The ``__reduce__`` of an object inside may run more than once: the C pickler may give
-    up after it was called.
+    The ``__reduce__`` of an object inside may run more than once: the C pickler may
+    give up after it was called.
 
     Args:
         value: anything that pickle or cloudpickle can take.
@@ -140,8 +140,8 @@ def serialize(value: Any, name: str = "") -> Serialized:
 def deserialize(data: Buffer) -> Any:
     """Return the value of a payload that `serialize` made.
 
-    Buffers of the value (arrays, Arrow columns) are read-only views into ``data``, which
-    stays alive as long as they do.  Everything else is new with each call.
+    Buffers of the value (arrays, Arrow columns) are read-only views into ``data``,
+    which stays alive as long as they do.  Everything else is new with each call.
     """
     kind = data[0]
     if kind == _PLAIN:
@@ -212,7 +212,7 @@ def _body(kind: int, parts: list[Buffer]) -> Serialized:
     return Serialized(end, b"", [(0, head), *pieces])
 
 
-# --- the careful way ---------------------------------------------------------------------
+# --- the careful way ------------------------------------------------------------------
 
 
 class _Pickler(pickle.Pickler):
@@ -287,7 +287,7 @@ def _registered_by_value() -> bool:
     return bool(getattr(module, "_PICKLE_BY_VALUE_MODULES", None))
 
 
-# --- values that are no pickles ----------------------------------------------------------
+# --- values that are no pickles -------------------------------------------------------
 
 
 def _write_bytes(value: bytes) -> Serialized | None:
