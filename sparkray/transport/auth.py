@@ -154,7 +154,7 @@ def read_token(path: str | Path) -> bytes:
 
 
 def token_from_environment(environment: Mapping[str, str]) -> bytes | None:
-    """Return what ``SPARKRAY_TOKEN`` or ``SPARKRAY_TOKEN_FILE`` give, None if not set."""
+    """Return what ``SPARKRAY_TOKEN`` or ``SPARKRAY_TOKEN_FILE`` give, or None."""
     if text := environment.get("SPARKRAY_TOKEN"):
         return parse_token(text)
     if path := environment.get("SPARKRAY_TOKEN_FILE"):

@@ -13,7 +13,7 @@ import hmac
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -26,7 +26,8 @@ from sparkray.transport.tls import TLSFiles
 
 _log = logging.getLogger(__name__)
 
-_Calls = Mapping[str, tuple[type, type]]
+#: Name of a call -> class of what comes, class of what goes.
+Calls: TypeAlias = Mapping[str, tuple[type, type]]
 
 
 class Servicer(Protocol):
@@ -42,11 +43,11 @@ class Servicer(Protocol):
     def service(self) -> str: ...
 
     @property
-    def calls(self) -> _Calls:
+    def calls(self) -> Calls:
         """Name -> class of the request, class of the answer."""
 
     @property
-    def streams(self) -> _Calls:
+    def streams(self) -> Calls:
         """Name -> class of the items that come, class of the items that go."""
 
 

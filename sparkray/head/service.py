@@ -1,0 +1,381 @@
+"""The head: owns the tables of the cluster and does what they ask for.
+
+One asyncio loop; nothing else touches its state.  Each agent keeps one stream open:
+its reports and log lines come up, the view of the cluster and events go down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import platform
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from sparkray.config import Settings
+from sparkray.exceptions import ProtocolError, SparkrayError
+from sparkray.head.outbox import Outbox
+from sparkray.head.state import nodes as node_state
+from sparkray.head.state.jobs import JobTable
+from sparkray.head.state.kv import KVTable
+from sparkray.head.state.nodes import NodeState, NodeTable
+from sparkray.protocol import codec, control
+from sparkray.protocol.control import DownItem, NodeInfo, UpItem
+from sparkray.transport.client import Peer
+from sparkray.transport.tls import TLSFiles
+
+_log = logging.getLogger(__name__)
+
+#: A node whose stream broke has this long to come back.
+RECONNECT_S: Final = 2.0
+#: While it is away, we try so often whether its process still listens.
+PROBE_S: Final = 0.1
+#: Changes are gathered for this long, and for longer the more nodes there are.
+VIEW_DELAY_S: Final = 0.02
+VIEW_DELAY_PER_NODE_S: Final = 0.001
+#: How long agents may take to list their objects.
+LIST_OBJECTS_S: Final = 5.0
+#: How long the nodes of a cluster that ends may take to leave.
+END_NODES_S: Final = 5.0
+#: How long an agent may take to say on its stream who it is.
+FIRST_REPORT_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Link:
+    """One open stream to an agent."""
+
+    node_id: bytes
+    number: int
+    outbox: Outbox = field(default_factory=Outbox)
+
+
+class HeadService:
+    """What the head knows and does.
+
+    Args:
+        cluster_id: of the cluster that this head makes.
+        settings: ``node_timeout_s`` is used.
+        token: for calls to agents.
+        version: of sparkray; agents must have the same.
+        tls: for calls to agents.
+    """
+
+    def __init__(
+        self,
+        cluster_id: bytes,
+        settings: Settings,
+        token: bytes,
+        version: str,
+        tls: TLSFiles | None = None,
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.jobs = JobTable()
+        self.kv = KVTable()
+        self.nodes = NodeTable(
+            node_timeout_s=settings.node_timeout_s, reconnect_s=RECONNECT_S
+        )
+        self._tick_s = min(0.25, settings.node_timeout_s / 4)
+        self._token = token
+        self._tls = tls
+        self._version = version
+        self._python = platform.python_version()
+        self._address = ""
+        self._started_s = time.monotonic()
+        self._links: dict[bytes, _Link] = {}
+        self._link_closed = asyncio.Event()
+        self._stream_number = 0
+        self._peers: dict[bytes, Peer] = {}
+        self._view_timer: asyncio.TimerHandle | None = None
+        self._last_view = b""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def start(self, address: str) -> None:
+        """Begin to watch the nodes.
+
+        Args:
+            address: ``host:port`` where this head is served.
+        """
+        self._address = address
+        self._spawn(self._tick_for_ever())
+
+    async def finished(self) -> str:
+        """Wait until somebody asks for the end of the cluster; return why."""
+        return await asyncio.shield(self._finished)
+
+    async def stop(self, reason: str) -> None:
+        """End all nodes but the head's own, then this service.  Repeatable."""
+        item = DownItem(shutdown=control.Shutdown(b"", True))
+        others = [link for link in self._links.values() if not self._is_own(link)]
+        _log.info("the cluster ends (%s); nodes to end: %d", reason, len(others))
+        _send([link.outbox for link in others], item)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._no_links_but_own(), END_NODES_S)
+        for task in list(self._tasks):
+            task.cancel()
+        for link in self._links.values():
+            link.outbox.close()
+        if self._view_timer is not None:
+            self._view_timer.cancel()
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            await peer.close()
+
+    # --- calls -----------------------------------------------------------------------
+
+    def register_node(self, request: control.RegisterNode) -> control.NodeRegistered:
+        """Take a node in.
+
+        Raises:
+            ProtocolError: its versions differ from ours, or it was declared dead.
+        """
+        warnings = self._check_versions(request)
+        info = msgspec.structs.replace(request.node, alive=True, reason="")
+        try:
+            self._apply(self.nodes.register(info, time.monotonic()))
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+        _log.info("node %s at %s joined", _short(info.node_id), info.agent)
+        return control.NodeRegistered(self.cluster_id, warnings)
+
+    def end_job(self, job_id: bytes) -> None:
+        if self.jobs.end(job_id, time.time()):
+            self._tell_all(DownItem(job_ended=control.JobEnded(job_id)))
+
+    def status(self) -> control.StatusReport:
+        return control.StatusReport(
+            cluster_id=self.cluster_id,
+            version=self._version,
+            head=self._address,
+            uptime_s=time.monotonic() - self._started_s,
+            nodes=self.nodes.all(),
+            jobs=self.jobs.all(),
+            demand=self.nodes.demand(),
+        )
+
+    async def list_objects(self) -> control.ObjectList:
+        """Ask all agents at once; those that do not answer in time are named."""
+        total = control.ObjectList([], {}, [])
+        alive = self.nodes.alive()
+        answers = await asyncio.gather(*(self._objects_of(node) for node in alive))
+        for node, answer in zip(alive, answers, strict=True):
+            if isinstance(answer, str):
+                total.missing.append(
+                    f"{node.host_name} {_short(node.node_id)}: {answer}"
+                )
+                continue
+            total.rows += answer.rows
+            total.store_used_bytes |= answer.store_used_bytes
+            total.missing += answer.missing
+        return total
+
+    def shutdown(self, request: control.Shutdown) -> None:
+        """End one node, or the whole cluster; returns before anything ends.
+
+        Raises:
+            KeyError: there is no such node.
+        """
+        if not request.node_id:
+            if not self._finished.done():
+                self._finished.set_result("it was asked to end")
+            return
+        link = self._links.get(request.node_id)
+        if link is None:
+            raise KeyError(f"no node {request.node_id.hex()} is connected")
+        _send([link.outbox], DownItem(shutdown=request))
+
+    async def connect(self, items: AsyncIterator[UpItem]) -> AsyncIterator[bytes]:
+        """Serve the stream of one agent; its first item says which."""
+        try:
+            first = await asyncio.wait_for(anext(items), FIRST_REPORT_S)
+        except (StopAsyncIteration, asyncio.TimeoutError):
+            return
+        if first.report is None:
+            raise ProtocolError("the first item of a stream must be a report")
+        node_id = first.report.node_id
+        if self.nodes.state(node_id) in (None, NodeState.DEAD):
+            yield codec.encode(DownItem(gone=self._farewell(node_id)))
+            return
+        link = self._open_link(node_id)
+        reader = asyncio.ensure_future(self._read(link, first, items))
+        try:
+            async for item in link.outbox:
+                yield item
+        finally:
+            reader.cancel()
+            self._close_link(link)
+
+    # --- streams ---------------------------------------------------------------------
+
+    def _open_link(self, node_id: bytes) -> _Link:
+        self._stream_number += 1
+        link = _Link(node_id, self._stream_number)
+        if (earlier := self._links.get(node_id)) is not None:
+            earlier.outbox.close()
+        self._links[node_id] = link
+        event = node_state.StreamOpened(link.number, time.monotonic())
+        self._apply(self.nodes.handle(node_id, event))
+        link.outbox.put_view(self._encoded_view())
+        return link
+
+    async def _read(
+        self, link: _Link, first: UpItem, items: AsyncIterator[UpItem]
+    ) -> None:
+        try:
+            self._take(link, first)
+            async for item in items:
+                self._take(link, item)
+        finally:
+            link.outbox.close()
+
+    def _take(self, link: _Link, item: UpItem) -> None:
+        if item.report is not None:
+            event = node_state.Reported(item.report, time.monotonic())
+            self._apply(self.nodes.handle(link.node_id, event))
+        if item.logs is not None:
+            self._route(item.logs)
+
+    def _route(self, logs: control.LogBatch) -> None:
+        """Pass log lines on to the agent of the job's driver, if it is there."""
+        with contextlib.suppress(KeyError):
+            link = self._links[self.jobs.get(logs.job_id).driver_node]
+            link.outbox.put_logs(codec.encode(DownItem(logs=logs)))
+
+    def _close_link(self, link: _Link) -> None:
+        if self._links.get(link.node_id) is not link:
+            return  # a newer stream has taken its place
+        del self._links[link.node_id]
+        self._link_closed.set()
+        event = node_state.StreamBroken(link.number, time.monotonic())
+        self._apply(self.nodes.handle(link.node_id, event))
+        self._spawn(self._probe(link.node_id))
+
+    async def _probe(self, node_id: bytes) -> None:
+        """Find out quickly if the process of a node that is away has ended."""
+        info = self.nodes.get(node_id)
+        host, _, port = info.agent.rpartition(":") if info is not None else ("",) * 3
+        while port and self.nodes.state(node_id) is NodeState.AWAY:
+            try:
+                connecting = asyncio.open_connection(host.strip("[]"), int(port))
+                _, writer = await asyncio.wait_for(connecting, RECONNECT_S)
+                writer.close()
+            except ConnectionRefusedError:
+                gone = node_state.Gone("its agent's process ended")
+                if self.nodes.state(node_id) is NodeState.AWAY:
+                    self._apply(self.nodes.handle(node_id, gone))
+                return
+            except (OSError, asyncio.TimeoutError):
+                pass  # its host may be cut off; the clock decides
+            await asyncio.sleep(PROBE_S)
+
+    def _farewell(self, node_id: bytes) -> control.NodeGone:
+        info = self.nodes.get(node_id)
+        return control.NodeGone(node_id, info.reason if info else "it never registered")
+
+    def _is_own(self, link: _Link) -> bool:
+        info = self.nodes.get(link.node_id)
+        return info is not None and info.is_head
+
+    async def _no_links_but_own(self) -> None:
+        while not all(self._is_own(link) for link in self._links.values()):
+            self._link_closed.clear()
+            await self._link_closed.wait()
+
+    # --- effects ---------------------------------------------------------------------
+
+    def _apply(self, effects: Iterable[node_state.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, node_state.ViewChanged):
+                self._send_view_soon()
+            else:
+                self._bury(effect.node_id, effect.reason)
+
+    def _bury(self, node_id: bytes, reason: str) -> None:
+        _log.warning("node %s is dead: %s", node_id.hex(), reason)
+        self._tell_all(DownItem(gone=control.NodeGone(node_id, reason)))
+        if (link := self._links.get(node_id)) is not None:
+            link.outbox.close()
+        if (peer := self._peers.pop(node_id, None)) is not None:
+            self._spawn(peer.close())
+        for job_id in self.jobs.of_node(node_id):
+            self.end_job(job_id)
+
+    def _tell_all(self, item: DownItem) -> None:
+        _send([link.outbox for link in self._links.values()], item)
+
+    def _send_view_soon(self) -> None:
+        if self._view_timer is None:
+            delay_s = max(VIEW_DELAY_S, VIEW_DELAY_PER_NODE_S * len(self._links))
+            loop = asyncio.get_running_loop()
+            self._view_timer = loop.call_later(delay_s, self._send_view)
+
+    def _send_view(self) -> None:
+        self._view_timer = None
+        view = self._encoded_view()
+        if view != self._last_view:
+            self._last_view = view
+            for link in self._links.values():
+                link.outbox.put_view(view)
+
+    def _encoded_view(self) -> bytes:
+        return codec.encode(DownItem(view=control.ClusterView(self.nodes.alive())))
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_s)
+            self._apply(self.nodes.tick(time.monotonic()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a task of the head failed", exc_info=error)
+
+    # --- helpers ---------------------------------------------------------------------
+
+    async def _objects_of(self, node: NodeInfo) -> control.ObjectList | str:
+        """Return the objects of one node, or why it did not say."""
+        peer = self._peers.get(node.node_id)
+        if peer is None:
+            peer = self._peers[node.node_id] = Peer(node.agent, self._token, self._tls)
+        request, kind = control.ListObjects(), control.ObjectList
+        try:
+            return await peer.call(
+                "Agent", "ListObjects", request, kind, LIST_OBJECTS_S
+            )
+        except (SparkrayError, ConnectionError, TimeoutError) as error:
+            return str(error)
+
+    def _check_versions(self, request: control.RegisterNode) -> list[str]:
+        theirs = f"Python {request.python} and sparkray {request.sparkray}"
+        ours = f"Python {self._python} and sparkray {self._version}"
+        where = f"node {request.node.host_name} ({_short(request.node.node_id)})"
+        text = f"{where} has {theirs}, its head {ours}"
+        same_minor = _minor(request.python) == _minor(self._python)
+        if not same_minor or request.sparkray != self._version:
+            raise ProtocolError(f"{text}: install the same versions on all hosts")
+        return [] if request.python == self._python else [text]
+
+
+def _send(outboxes: list[Outbox], item: DownItem) -> None:
+    body = codec.encode(item)
+    for outbox in outboxes:
+        outbox.put(body)
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _short(node_id: bytes) -> str:
+    return node_id.hex()[:8]

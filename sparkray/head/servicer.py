@@ -1,0 +1,69 @@
+"""The head's gRPC face: takes messages, delegates, answers with messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import ClassVar
+
+from sparkray.head.service import HeadService
+from sparkray.protocol import control as c
+from sparkray.transport.server import Calls
+
+
+class HeadServicer:
+    """Serves `HEAD_CALLS`, `HEAD_AGENT_CALLS` and the streams of agents."""
+
+    service = "Head"
+    calls: ClassVar[Calls] = c.HEAD_CALLS | c.HEAD_AGENT_CALLS
+    streams: ClassVar[Calls] = {"Connect": (c.UpItem, c.DownItem)}
+
+    def __init__(self, head: HeadService) -> None:
+        self._head = head
+
+    def connect(self, items: AsyncIterator[c.UpItem]) -> AsyncIterator[bytes]:
+        return self._head.connect(items)
+
+    async def register_node(self, request: c.RegisterNode) -> c.NodeRegistered:
+        return self._head.register_node(request)
+
+    async def add_job(self, request: c.AddJob) -> c.Ok:
+        self._head.jobs.add(request.job)
+        return c.Ok()
+
+    async def get_job(self, request: c.GetJob) -> c.JobInfo:
+        return self._head.jobs.get(request.job_id)
+
+    async def end_job(self, request: c.JobEnded) -> c.Ok:
+        self._head.end_job(request.job_id)
+        return c.Ok()
+
+    async def list_nodes(self, request: c.ListNodes) -> c.NodeList:
+        return c.NodeList(self._head.nodes.all())
+
+    async def list_jobs(self, request: c.ListJobs) -> c.JobList:
+        return c.JobList(self._head.jobs.all())
+
+    async def status(self, request: c.ClusterStatus) -> c.StatusReport:
+        return self._head.status()
+
+    async def list_objects(self, request: c.ListObjects) -> c.ObjectList:
+        return await self._head.list_objects()
+
+    async def shutdown(self, request: c.Shutdown) -> c.Ok:
+        self._head.shutdown(request)
+        return c.Ok()
+
+    async def kv_put(self, request: c.KVPut) -> c.KVReply:
+        before = self._head.kv.put(
+            request.namespace, request.key, request.value, overwrite=request.overwrite
+        )
+        return c.KVReply(before)
+
+    async def kv_get(self, request: c.KVGet) -> c.KVReply:
+        return c.KVReply(self._head.kv.get(request.namespace, request.key))
+
+    async def kv_delete(self, request: c.KVDelete) -> c.KVReply:
+        return c.KVReply(self._head.kv.delete(request.namespace, request.key))
+
+    async def kv_keys(self, request: c.KVKeys) -> c.KVKeyList:
+        return c.KVKeyList(self._head.kv.keys(request.namespace, request.prefix))

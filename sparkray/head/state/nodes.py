@@ -1,0 +1,299 @@
+"""The life of each node, as the head sees it.  Pure.
+
+              Registered             StreamOpened              StreamBroken
+    (nothing) ---------->  JOINING  ------------>  CONNECTED  ------------>  AWAY
+                              |                     |     ^ StreamOpened      |
+                              |     node_timeout_s  |     +-------------------+
+                              |      without report |                         |
+                              +--------> DEAD <-----+-------------------------+
+                          reconnect_s without a stream, or Gone
+
+A node that was declared dead stays dead: others have drawn their conclusions.  It is
+told so when it comes back, and must start anew under another id.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from sparkray.protocol.control import NodeInfo, NodeReport
+
+#: How many dead nodes are still listed; the first that joined are forgotten first.
+MAX_DEAD: Final = 1_000
+
+
+class NodeState(enum.Enum):
+    JOINING = "joining"
+    """Registered; its stream is to come."""
+    CONNECTED = "connected"
+    """Its stream is open and its reports come in time."""
+    AWAY = "away"
+    """Its stream broke a moment ago; it may come back."""
+    DEAD = "dead"
+    """Final: declared dead, and all others were told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Event: the agent says who it is; again after each loss of its connection."""
+
+    info: NodeInfo
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    """Event: the node's stream number ``stream`` is open; it replaces earlier ones."""
+
+    stream: int
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Event: a report arrived."""
+
+    report: NodeReport
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBroken:
+    """Event: stream number ``stream`` ended."""
+
+    stream: int
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Event: something proves that the node is gone for good."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Event: time has passed."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChanged:
+    """Effect: the view of the cluster differs from the one that was sent last."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareDead:
+    """Effect: tell everybody, end the jobs of its drivers."""
+
+    node_id: bytes
+    reason: str
+
+
+Event: TypeAlias = Registered | StreamOpened | Reported | StreamBroken | Gone | Tick
+Effect: TypeAlias = ViewChanged | DeclareDead
+
+
+class InvalidTransition(AssertionError):
+    """An event that cannot happen in this state: a bug, so it carries the story."""
+
+
+@dataclass(slots=True)
+class NodeMachine:
+    """One node.
+
+    Args:
+        info: as it registered.
+        now_s: the monotonic clock.
+        node_timeout_s: a connected node that is silent for longer is dead.
+        reconnect_s: a node without a stream for longer is dead.
+    """
+
+    info: NodeInfo
+    now_s: float
+    node_timeout_s: float
+    reconnect_s: float
+    state: NodeState = NodeState.JOINING
+    demand: list[tuple[dict[str, int], int]] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    stream: int = 0
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Apply one event; return what the caller must now do, in that order.
+
+        Raises:
+            InvalidTransition: the event cannot happen now.  Nothing has changed.
+        """
+        rule = RULES.get((self.state, type(event)))
+        if rule is None:
+            raise InvalidTransition(f"{event} in {self.state}; so far: {self.story}")
+        before = self.state
+        effects = rule(self, event)
+        if self.state is not before:
+            self.story.append(f"{type(event).__name__}: {self.state.name}")
+            del self.story[:-20]
+        return effects
+
+    def _register(self, event: Registered) -> list[Effect]:
+        self.info, self.now_s = event.info, event.now_s
+        return [ViewChanged()]
+
+    def _open(self, event: StreamOpened) -> list[Effect]:
+        self.state, self.stream, self.now_s = (
+            NodeState.CONNECTED,
+            event.stream,
+            event.now_s,
+        )
+        return []
+
+    def _report(self, event: Reported) -> list[Effect]:
+        self.now_s = event.now_s
+        self.demand = event.report.demand
+        if event.report.available == self.info.available:
+            return []
+        self.info = msgspec.structs.replace(self.info, available=event.report.available)
+        return [ViewChanged()]
+
+    def _break(self, event: StreamBroken) -> list[Effect]:
+        if event.stream == self.stream:
+            self.state, self.now_s = NodeState.AWAY, event.now_s
+        return []
+
+    def _check_reports(self, event: Tick) -> list[Effect]:
+        silent_s = event.now_s - self.now_s
+        if silent_s < self.node_timeout_s:
+            return []
+        return self._die(f"no report for {silent_s:.1f} s")
+
+    def _check_stream(self, event: Tick) -> list[Effect]:
+        if event.now_s - self.now_s < min(self.reconnect_s, self.node_timeout_s):
+            return []
+        return self._die("its connection broke and did not come back")
+
+    def _leave(self, event: Gone) -> list[Effect]:
+        return self._die(event.reason)
+
+    def _die(self, reason: str) -> list[Effect]:
+        self.state, self.demand = NodeState.DEAD, []
+        self.info = msgspec.structs.replace(
+            self.info, alive=False, available={}, reason=reason
+        )
+        return [DeclareDead(self.info.node_id, reason), ViewChanged()]
+
+    def _ignore(self, event: Event) -> list[Effect]:
+        return []
+
+
+_M = NodeMachine
+_J, _C, _A, _D = NodeState
+#: (state, event) -> rule.  What is missing cannot happen: `NodeTable.register` refuses
+#: the dead, and a report comes by an open stream only.
+RULES: Final[Mapping[tuple[NodeState, type], Callable[[Any, Any], list[Effect]]]] = {
+    (_J, Registered): _M._register,
+    (_J, StreamOpened): _M._open,
+    (_J, StreamBroken): _M._ignore,
+    (_J, Gone): _M._leave,
+    (_J, Tick): _M._check_stream,
+    (_C, Registered): _M._register,
+    (_C, StreamOpened): _M._open,
+    (_C, Reported): _M._report,
+    (_C, StreamBroken): _M._break,
+    (_C, Gone): _M._leave,
+    (_C, Tick): _M._check_reports,
+    (_A, Registered): _M._register,
+    (_A, StreamOpened): _M._open,
+    (_A, Reported): _M._ignore,
+    (_A, StreamBroken): _M._ignore,
+    (_A, Gone): _M._leave,
+    (_A, Tick): _M._check_stream,
+    (_D, StreamOpened): _M._ignore,
+    (_D, Reported): _M._ignore,
+    (_D, StreamBroken): _M._ignore,
+    (_D, Gone): _M._ignore,
+    (_D, Tick): _M._ignore,
+}
+
+
+class NodeTable:
+    """All nodes, dead ones too.
+
+    Args:
+        node_timeout_s, reconnect_s: as for `NodeMachine`.
+    """
+
+    def __init__(self, *, node_timeout_s: float, reconnect_s: float) -> None:
+        self._node_timeout_s = node_timeout_s
+        self._reconnect_s = reconnect_s
+        self._nodes: dict[bytes, NodeMachine] = {}
+
+    def register(self, info: NodeInfo, now_s: float) -> list[Effect]:
+        """Take a node in, or update its row.
+
+        Raises:
+            ValueError: it was declared dead; says why.
+        """
+        node = self._nodes.get(info.node_id)
+        if node is not None and node.state is NodeState.DEAD:
+            raise ValueError(
+                f"node {info.node_id.hex()} was declared dead ({node.info.reason}):"
+                " start it anew"
+            )
+        if node is not None:
+            return node.handle(Registered(info, now_s))
+        self._nodes[info.node_id] = NodeMachine(
+            info, now_s, self._node_timeout_s, self._reconnect_s
+        )
+        self._forget_old()
+        return [ViewChanged()]
+
+    def handle(self, node_id: bytes, event: Event) -> list[Effect]:
+        """Apply an event to one node; one that is not known is ignored."""
+        node = self._nodes.get(node_id)
+        return node.handle(event) if node is not None else []
+
+    def tick(self, now_s: float) -> list[Effect]:
+        return [
+            effect
+            for node in list(self._nodes.values())
+            for effect in node.handle(Tick(now_s))
+        ]
+
+    def state(self, node_id: bytes) -> NodeState | None:
+        node = self._nodes.get(node_id)
+        return node.state if node is not None else None
+
+    def get(self, node_id: bytes) -> NodeInfo | None:
+        node = self._nodes.get(node_id)
+        return node.info if node is not None else None
+
+    def all(self) -> list[NodeInfo]:
+        return [node.info for node in self._nodes.values()]
+
+    def alive(self) -> list[NodeInfo]:
+        return [node.info for node in self._living()]
+
+    def demand(self) -> list[tuple[dict[str, int], int]]:
+        """Return the waiting requests of all nodes, equal shapes together."""
+        shapes: dict[tuple[tuple[str, int], ...], int] = {}
+        for node in self._living():
+            for shape, count in node.demand:
+                key = tuple(sorted(shape.items()))
+                shapes[key] = shapes.get(key, 0) + count
+        return [(dict(key), count) for key, count in shapes.items()]
+
+    def _living(self) -> Iterator[NodeMachine]:
+        return (
+            node for node in self._nodes.values() if node.state is not NodeState.DEAD
+        )
+
+    def _forget_old(self) -> None:
+        dead = [id_ for id_, node in self._nodes.items() if not node.info.alive]
+        for node_id in dead[:-MAX_DEAD]:
+            del self._nodes[node_id]
