@@ -16,153 +16,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from sparkray.agent.state.events import (
+    AskBack,
+    Effect,
+    Event,
+    Fail,
+    Grant,
+    HolderGone,
+    LeaseReturned,
+    MakeRoom,
+    NodeLost,
+    PoolBroken,
+    Requested,
+    ResourcesChanged,
+    Spill,
+    SpillAnswered,
+    StartWorkers,
+    Tick,
+    ViewChanged,
+    Withdrawn,
+    WorkerBlocked,
+    WorkerGone,
+    WorkerReady,
+)
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.queues import Request, Shape, ShapeQueue, WaitingRoom
 from sparkray.agent.state.workers import PoolKey, WorkerTable
-from sparkray.protocol.messages import LeaseSpec
 from sparkray.resources import CPU, Vector, describe, fits, give_back, take
 
 #: A request that never fits beside smaller ones gets the node kept free for it from then on.
 STARVING_AFTER_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Requested:
-    request_id: int
-    holder: bytes
-    spec: LeaseSpec  #: its ``runtime_env`` is the effective one
-    count: int
-    foreign: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Withdrawn:
-    request_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseReturned:
-    lease_id: bytes
-    reusable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HolderGone:
-    holder: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerReady:
-    """A worker attached and is idle."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerGone:
-    worker_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerBlocked:
-    worker_id: bytes
-    blocked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ViewChanged:
-    peers: list[Node]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLost:
-    node_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SpillAnswered:
-    """A peer answered; ``granted`` is False when it had nothing."""
-
-    request_id: int
-    node_id: bytes
-    granted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PoolBroken:
-    """No worker of this pool can be started."""
-
-    key: PoolKey
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResourcesChanged:
-    """The store or the host has more or less of something than before."""
-
-    name: str
-    change: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = (
-    Requested | Withdrawn | LeaseReturned | HolderGone | WorkerReady | WorkerGone
-    | WorkerBlocked | ViewChanged | NodeLost | SpillAnswered | PoolBroken
-    | ResourcesChanged | Tick
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    request_id: int
-    holder: bytes
-    leases: list[tuple[bytes, bytes]]  #: lease id, worker id
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    request_id: int
-    kind: str  #: class name in `sparkray.exceptions`
-    args: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Spill:
-    request_id: int
-    node_id: bytes
-    count: int
-    patient: bool  #: the request has nowhere else to go: it may queue there
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
-    key: PoolKey
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class AskBack:
-    worker_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TakeBack:
-    """The lease is over: the worker is the node's again."""
-
-    worker_id: bytes
-    reusable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MakeRoom:
-    """End this idle worker: the cap on processes leaves no room for another pool."""
-
-    worker_id: bytes
-
-
-Effect = Grant | Fail | Spill | StartWorkers | AskBack | TakeBack | MakeRoom
+#: A lease that was asked back and has not come by then: another is asked back.
+ASK_NEXT_AFTER_S: Final = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -176,7 +61,7 @@ class Held:
     resources: Vector
     since: float
     blocked: bool = False
-    asked: bool = False
+    asked_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -196,12 +81,12 @@ class LeaseTable:
 
     Args:
         cluster: this node's totals and its peers.
-        workers: this node's processes; asked for idle ones, never changed from here
-            but through effects and `on_grant`.
+        workers: this node's processes; asked for idle ones, changed by the two calls.
         infeasible_timeout_s: how long a request may wait for a node that could serve it.
         min_hold_s: how long a lease is left alone.
         new_id: makes lease ids.
-        on_grant: tells the worker table that a worker is lent, at once.
+        on_grant: called with worker id and time when a worker is lent.
+        on_return: called with worker id, "reusable" and time when its lease ends.
     """
 
     def __init__(
@@ -213,6 +98,7 @@ class LeaseTable:
         min_hold_s: float,
         new_id: Callable[[], bytes],
         on_grant: Callable[[bytes, float], None],
+        on_return: Callable[[bytes, bool, float], None],
     ) -> None:
         self.cluster, self.workers = cluster, workers
         self.available = cluster.own.available
@@ -221,7 +107,8 @@ class LeaseTable:
         self._by_worker: dict[bytes, Held] = {}
         self._infeasible_timeout_s = infeasible_timeout_s
         self._min_hold_s = min_hold_s
-        self._new_id, self._on_grant = new_id, on_grant
+        self._new_id = new_id
+        self._on_grant, self._on_return = on_grant, on_return
         self._moved = 0.0  # when anything last moved, for the cap on processes
 
     # --- events ------------------------------------------------------------------------
@@ -235,6 +122,9 @@ class LeaseTable:
         request = Request(
             event.request_id, event.holder, event.spec, event.count, now, event.foreign
         )
+        failure = self._hopeless(request, now)
+        if failure is not None:
+            return [failure]
         self.waiting.add(request)
         return []
 
@@ -247,17 +137,18 @@ class LeaseTable:
 
     def _returned(self, event: LeaseReturned, now: float) -> list[Effect]:
         held = self.held.get(event.lease_id)
-        return [] if held is None else self._end(held, event.reusable, now)
+        if held is not None:
+            self._end(held, event.reusable, now)
+        return []
 
     def _holder_gone(self, event: HolderGone, now: float) -> list[Effect]:
         for request in self.waiting:
             if request.holder == event.holder:
                 self.waiting.remove(request)
-        effects: list[Effect] = []
         for held in list(self.held.values()):
             if held.holder == event.holder:
-                effects += self._end(held, True, now)
-        return effects
+                self._end(held, True, now)
+        return []
 
     def _worker_gone(self, event: WorkerGone, now: float) -> list[Effect]:
         held = self._by_worker.get(event.worker_id)
@@ -286,7 +177,7 @@ class LeaseTable:
 
     def _node_lost(self, event: NodeLost, now: float) -> list[Effect]:
         self.cluster.forget(event.node_id)
-        return []
+        return self._give_up(now)
 
     def _spill_answered(self, event: SpillAnswered, now: float) -> list[Effect]:
         if not event.granted:
@@ -312,23 +203,26 @@ class LeaseTable:
         return []
 
     def _tick(self, event: Tick, now: float) -> list[Effect]:
+        return self._give_up(now) + self._ask_back(now)
+
+    def _give_up(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for request in self.waiting:
             failure = self._hopeless(request, now)
             if failure is not None:
                 self.waiting.remove(request)
                 effects.append(failure)
-        return effects + self._ask_back(now)
+        return effects
 
-    def _end(self, held: Held, reusable: bool, now: float) -> list[Effect]:
+    def _end(self, held: Held, reusable: bool, now: float) -> None:
         del self.held[held.lease_id]
         del self._by_worker[held.worker_id]
         back = held.resources
         if held.blocked:
             back = {name: units for name, units in back.items() if name != CPU}
         give_back(self.available, back)
+        self._on_return(held.worker_id, reusable, now)
         self._moved = now
-        return [TakeBack(held.worker_id, reusable)]
 
     # --- serving -----------------------------------------------------------------------
 
@@ -354,30 +248,40 @@ class LeaseTable:
 
     def _walk(self, walk: _Walk, now: float) -> None:
         """Give one place at a time: a turn for each job, until nothing more fits."""
-        lines = [iter(queues) for queues in self.waiting.jobs()]
-        turns = [(line, next(line, None)) for line in lines]
-        while turns:
-            again = []
-            for line, queue in turns:
-                while queue is not None and not self._serve_queue(queue, walk, now):
-                    queue = next(line, None)
-                if queue is not None:
-                    again.append((line, queue))
-            turns = again
+        lines = self.waiting.jobs()
+        while lines:
+            lines = [line for line in lines if self._turn(line, walk, now)]
+
+    def _turn(self, line: list[ShapeQueue], walk: _Walk, now: float) -> bool:
+        """Give one place to a job; False if there is none for any of its queues."""
+        while line:
+            queue = line.pop(0)
+            if self._serve_queue(queue, walk, now):
+                depth = queue.shape.depth
+                behind = sum(other.shape.depth >= depth for other in line)
+                line.insert(behind, queue)  # after its equals, before the shallower
+                return True
+        return False
 
     def _serve_queue(self, queue: ShapeQueue, walk: _Walk, now: float) -> bool:
         """Give a place to the request whose turn it is; False if none can be given."""
         for line in list(queue.holders.values()):
             for request in line:
-                if walk.placed.get(request.request_id, 0) >= request.count:
-                    continue
-                if request.spilled:
+                placed = walk.placed.get(request.request_id, 0)
+                if request.spilled or placed >= self._most_here(request):
                     continue
                 if not self._place(request, walk, now):
                     return False
                 self.waiting.took_turn(queue.shape, request.holder)
                 return True
         return False
+
+    def _most_here(self, request: Request) -> int:
+        """Return how many places a request may get at a time on one node."""
+        if request.spec.strategy.kind != "SPREAD" or request.foreign:
+            return request.count
+        nodes = self.cluster.feasible_count(request.resources)
+        return -(-request.count // max(1, nodes))
 
     def _place(self, request: Request, walk: _Walk, now: float) -> bool:
         where = self._where(request, walk)
@@ -415,7 +319,9 @@ class LeaseTable:
             request.capped_since = now
         return False
 
-    def _grant(self, request: Request, worker_id: bytes, walk: _Walk, now: float) -> None:
+    def _grant(
+        self, request: Request, worker_id: bytes, walk: _Walk, now: float
+    ) -> None:
         lease_id = self._new_id()
         self._on_grant(worker_id, now)
         held = Held(
@@ -453,10 +359,7 @@ class LeaseTable:
 
     def _spill(self, request: Request, node: Node, walk: _Walk) -> None:
         needs = request.resources
-        count = self.cluster.how_many(node, needs, request.count)
-        if request.spec.strategy.kind == "SPREAD":
-            share = -(-request.count // self.cluster.feasible_count(needs))
-            count = min(count, share)
+        count = self.cluster.how_many(node, needs, self._most_here(request))
         self.cluster.sent(node, needs, count)
         request.spilled = True
         patient = not fits(needs, self.cluster.own.total)
@@ -483,7 +386,7 @@ class LeaseTable:
                 continue
             if oldest is None or request.arrived < oldest.arrived:
                 oldest = request
-        if oldest is None:
+        if oldest is None or self.waiting.deeper_than(oldest):
             return None
         waited = (now - oldest.arrived) / STARVING_AFTER_S
         doubling: float = 2 ** (int(waited).bit_length() - 1)
@@ -498,12 +401,18 @@ class LeaseTable:
                 by_shape[held.shape] = by_shape.get(held.shape, 0) + 1
                 job_id = held.shape.job_id
                 by_job[job_id] = by_job.get(job_id, 0) + 1
-        asked = [held for held in self.held.values() if held.asked and not held.blocked]
-        coming = {id(held) for held in asked}
+        coming = {id(held) for held in self.held.values() if held.asked_at is not None}
+        room = dict(self.available)
+        for held in self.held.values():
+            if held.asked_at is not None and now - held.asked_at < ASK_NEXT_AFTER_S:
+                give_back(room, held.resources)
         effects: list[Effect] = []
         for queue in self.waiting.queues():
             request = queue.head()
             if request.spilled or not self._waits_for_room(request):
+                continue
+            if fits(request.resources, room) and request.capped_since is None:
+                take(room, request.resources)  # what was asked for will do
                 continue
             victim = self._victim(request, by_shape, by_job, coming, now)
             if victim is None:
@@ -511,7 +420,7 @@ class LeaseTable:
             coming.add(id(victim))
             by_shape[victim.shape] -= 1
             by_job[victim.shape.job_id] -= 1
-            victim.asked = True
+            victim.asked_at = now
             effects.append(AskBack(victim.worker_id))
         return effects
 
@@ -535,7 +444,11 @@ class LeaseTable:
         mine = by_shape.get(request.shape, 0)
         my_job = by_job.get(request.shape.job_id, 0)
         for held in self.held.values():
-            if held.blocked or id(held) in coming or now - held.since < self._min_hold_s:
+            if (
+                held.blocked
+                or id(held) in coming
+                or now - held.since < self._min_hold_s
+            ):
                 continue
             if held.shape == request.shape and held.holder == request.holder:
                 continue
@@ -557,7 +470,7 @@ class LeaseTable:
     # --- giving up ---------------------------------------------------------------------
 
     def _hopeless(self, request: Request, now: float) -> Fail | None:
-        strategy, needs = request.spec.strategy, request.resources
+        strategy = request.spec.strategy
         if (
             strategy.kind == "NODE"
             and not strategy.soft
@@ -575,7 +488,7 @@ class LeaseTable:
             request.infeasible_since = now
         elif now - request.infeasible_since >= self._infeasible_timeout_s:
             return self._unschedulable(request, "")
-        return self._out_of_processes(request, now) if needs is not None else None
+        return self._out_of_processes(request, now)
 
     def _feasible(self, request: Request) -> bool:
         strategy, needs = request.spec.strategy, request.resources

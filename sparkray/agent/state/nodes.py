@@ -37,7 +37,9 @@ class ClusterMap:
 
     def free_peer(self, request: Mapping[str, int]) -> Node | None:
         """Return the least loaded peer with room at this moment."""
-        return self._least([n for n in self.peers.values() if fits(request, n.available)])
+        return self._least(
+            [n for n in self.peers.values() if fits(request, n.available)]
+        )
 
     def possible_peer(self, request: Mapping[str, int]) -> Node | None:
         """Return the least loaded peer that could serve this at some time."""

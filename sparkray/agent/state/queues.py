@@ -51,7 +51,9 @@ class Request:
     shape: Shape = field(init=False)
     resources: Vector = field(init=False)
     infeasible_since: float | None = None
-    capped_since: float | None = None  #: since when only the cap on processes is in the way
+    capped_since: float | None = (
+        None  #: since when only the cap on processes is in the way
+    )
     spilled: bool = False  #: asked of another node at the moment
 
     def __post_init__(self) -> None:
@@ -120,6 +122,11 @@ class WaitingRoom:
     def queues(self) -> Iterator[ShapeQueue]:
         for shapes in self._jobs.values():
             yield from shapes.values()
+
+    def deeper_than(self, request: Request) -> bool:
+        """Tell if deeper requests of the same job wait."""
+        shapes = self._jobs.get(request.shape.job_id, {})
+        return any(shape.depth > request.shape.depth for shape in shapes)
 
     def took_turn(self, shape: Shape, holder: bytes) -> None:
         """Put a job, a shape and a holder that were just served at the end of the line."""

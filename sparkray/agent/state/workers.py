@@ -178,7 +178,9 @@ class WorkerTable:
         self._move(worker, target, now)
         return self._effects(worker, before, event)
 
-    def _effects(self, worker: Worker, before: WorkerState, event: Event) -> list[Effect]:
+    def _effects(
+        self, worker: Worker, before: WorkerState, event: Event
+    ) -> list[Effect]:
         if isinstance(event, Attached):
             worker.pid = event.pid
             return [Kill(worker.worker_id)] if worker.state is _S.ENDING else []
@@ -255,7 +257,9 @@ class WorkerTable:
     def idle_too_long(self, keep: int, idle_s: float, now: float) -> list[bytes]:
         """Return workers to end: idle for ``idle_s``, beyond ``keep`` idle ones."""
         idle = [
-            self.workers[worker_id] for pool in self._idle.values() for worker_id in pool
+            self.workers[worker_id]
+            for pool in self._idle.values()
+            for worker_id in pool
         ]
         spare = sorted(idle, key=lambda w: w.since)[: max(0, len(idle) - keep)]
         return [w.worker_id for w in spare if now - w.since >= idle_s]

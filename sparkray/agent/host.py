@@ -1,0 +1,81 @@
+"""What this host has: CPUs, memory, room for shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+#: Files of control groups, version 2 and 1: limit and use, in bytes.
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+_USES = ("memory.current", "memory/memory.usage_in_bytes")
+_CACHES = ("memory.stat", "memory/memory.stat")
+#: A store as a part of memory, where nothing else was asked for.
+STORE_FRACTION = 0.3
+#: How much of the room in shared memory the store may plan with.
+SHARED_MEMORY_FRACTION = 0.95
+
+
+def cpu_count() -> int:
+    """Return how many CPUs this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory_total_bytes() -> int:
+    """Return the memory of the host, or what the control group allows if less."""
+    total: int = psutil.virtual_memory().total
+    limit = _cgroup_limit()
+    return total if limit is None else min(total, limit)
+
+
+def memory_used_fraction() -> float:
+    """Return how full memory is, whichever is fuller: host or control group.
+
+    File caches that the kernel can drop do not count as used.
+    """
+    host = psutil.virtual_memory()
+    used = 1 - host.available / host.total
+    limit, current = _cgroup_limit(), _read(_USES)
+    if limit and current is not None and limit < host.total:
+        used = max(used, (current - _dropable()) / limit)
+    return float(used)
+
+
+def store_limit_bytes(wanted_bytes: int, segment_dir: str) -> int:
+    """Return the limit of the object store.
+
+    Args:
+        wanted_bytes: the setting ``object_store_memory``; 0 for the default.
+    """
+    if wanted_bytes:
+        return wanted_bytes
+    default = int(memory_total_bytes() * STORE_FRACTION)
+    with contextlib.suppress(OSError):
+        room = psutil.disk_usage(str(Path(segment_dir).parent)).free
+        return min(default, int(room * SHARED_MEMORY_FRACTION))
+    return default
+
+
+def _cgroup_limit() -> int | None:
+    limit = _read(_LIMITS)
+    return None if limit is None or limit > 1 << 60 else limit
+
+
+def _dropable() -> int:
+    for name in _CACHES:
+        with contextlib.suppress(OSError, ValueError):
+            for line in (_CGROUP / name).read_text().splitlines():
+                key, _, value = line.partition(" ")
+                if key in ("inactive_file", "total_inactive_file"):
+                    return int(value)
+    return 0
+
+
+def _read(names: tuple[str, ...]) -> int | None:
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):
+            return int((_CGROUP / name).read_text())
+    return None
