@@ -69,7 +69,7 @@ def table(document: dict[str, Any], peers: Sequence[str]) -> str:
     text.append(
         f"\nMedians of {document['rounds']} interleaved rounds on"
         f" {document['workers']} workers, {document['machine']['cpus']} cores; smaller is"
-        f" better. (n x): n times {BASE}. ~: scaled up from fewer tasks. -: not offered."
+        f" better. (n x): n times {BASE}. ~: scaled from fewer tasks. -: not offered."
     )
     return "\n".join(text)
 

@@ -1,6 +1,7 @@
 """The architecture as a test.  A new arrow in `MAY_IMPORT` is a design decision."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,20 +28,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": WIRE | {"store", "runtime"},
     "agent": WIRE | {"store"},
     "head": WIRE,
-    "api": BASE | {"protocol", "runtime", "spark"},
-    "cli": WIRE | {"dashboard"},
+    "launch": BASE | {"protocol"},
+    "api": BASE | {"protocol", "runtime", "launch", "spark"},
+    "cli": WIRE | {"launch", "dashboard"},
     "cli.daemon": WIRE | {"agent", "head"},
     "util": LIBRARY,
     "util.state": LIBRARY | {"protocol", "runtime"},
     "multiprocessing": LIBRARY,
     "tune": LIBRARY,
     "rl": LIBRARY | {"tune"},
-    "spark": LIBRARY | WIRE | {"cli"},
+    "spark": LIBRARY | WIRE | {"launch"},
     "dashboard": WIRE,
-    "testing": WIRE | {PUBLIC, "cli"},
+    "testing": WIRE | {PUBLIC, "launch"},
 }
 
-#: Parts, folders or modules that hold decisions only: no sockets, no clock of their own.
+#: Parts, folders or modules that hold decisions: no sockets, no clock of their own.
 PURE = {"exceptions", "resources", "protocol", "state", "sizing", "options"}
 NOT_PURE_BY_NAME = {"util/state.py"}
 IMPURE = {"asyncio", "grpc", "logging", "multiprocessing", "os", "pathlib", "pyspark"}
@@ -58,7 +60,9 @@ def file(request: pytest.FixtureRequest) -> Path:
 
 def test_a_module_imports_only_what_its_layer_may(file: Path) -> None:
     module = _module(file)
-    inside = {_part(name) for name in _imports(file) if name.split(".")[0] == "sparkray"}
+    inside = {
+        _part(name) for name in _imports(file) if name.split(".")[0] == "sparkray"
+    }
     beyond = inside - {module.split(".")[0]} - MAY_IMPORT[_rule(module)]
     assert not beyond, f"{module} may not import {sorted(beyond)}"
 
@@ -82,11 +86,12 @@ def test_only_the_spark_part_knows_pyspark(file: Path) -> None:
 
 
 def test_modules_do_not_import_in_circles_not_even_late() -> None:
+    """Imports for the type checker alone are let through: they never run."""
     modules = {_module(file): file for file in FILES}
     arrows = {
         module: {
             target
-            for name in _imports(file)
+            for name in _imports(file, for_types=False)
             if (target := _target(name, modules)) and target != module
         }
         for module, file in modules.items()
@@ -113,13 +118,33 @@ def _rule(module: str) -> str:
     return max(fitting, key=len)
 
 
-def _imports(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text())):  # late imports count as well
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, "imports are absolute, so that a search finds them"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+@functools.cache
+def _imports(file: Path, *, for_types: bool = True) -> frozenset[str]:
+    nodes = _nodes(ast.parse(file.read_text()), for_types)
+    return frozenset(name for node in nodes for name in _names(node))
+
+
+def _names(node: ast.AST) -> list[str]:
+    """Return the imported names of one statement, wherever in the file it stands."""
+    match node:
+        case ast.Import(names=aliases):
+            return [alias.name for alias in aliases if alias.name != "sparkray"]
+        case ast.ImportFrom(module=module, names=aliases, level=level):
+            assert not level, "imports are absolute, so that a search finds them"
+            return [f"{module}.{alias.name}" for alias in aliases]
+        case ast.Attribute(value=ast.Name(id="sparkray"), attr=attribute):
+            return [f"sparkray.{attribute}"]  # after a plain ``import sparkray``
+    return []
+
+
+def _nodes(tree: ast.AST, for_types: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        is_for_types = isinstance(node, ast.If) and (
+            isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        )
+        if for_types or not is_for_types:
+            yield node
+            yield from _nodes(node, for_types)
 
 
 def _part(name: str) -> str:
