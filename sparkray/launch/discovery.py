@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkray.config import Settings
+from sparkray.transport import auth
 
 FILE_NAME = "agent.json"
 #: The start of a process and the time of a file are read from different clocks.
@@ -70,7 +71,7 @@ class Node:
         Raises:
             OSError: the node has ended meanwhile.
         """
-        return Path(self.token_file).read_text().strip().encode()
+        return auth.read_token(self.token_file)
 
 
 def default_temp_dir() -> Path:
