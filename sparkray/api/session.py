@@ -252,10 +252,11 @@ def _begin(arguments: InitArguments, log_to_driver: bool, token: str | None) -> 
         own_resources=arguments.own_resources(),
         may_start=spark_task is None,
     )
-    started = None
     if isinstance(choice, join.Start):
         started = _start(arguments, token)
-    node = started.node if started is not None else choice.node
+        node = started.node
+    else:
+        started, node = None, choice.node
     try:
         runtime = core.connect(
             node.agent_socket,
@@ -334,7 +335,7 @@ class _CurrentStderr(logging.StreamHandler[Any]):
         logging.Handler.__init__(self)
 
     @property
-    def stream(self) -> Any:  # type: ignore[override]
+    def stream(self) -> Any:
         return sys.stderr
 
 

@@ -230,18 +230,18 @@ def _spawn(
         close_fds=True,
         pass_fds=fds,
         start_new_session=True,
-        env={**os.environ, **_python_path(), **extra},
+        env={**child_environment(), **extra},
     )
 
 
-def _python_path() -> dict[str, str]:
-    """Return what makes a child import the very sparkray that runs here."""
+def child_environment() -> dict[str, str]:
+    """Return the environment in which a child imports the very sparkray that runs here."""
     root = str(Path(__file__).resolve().parents[2])
     known = os.environ.get("PYTHONPATH", "")
     installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     if root in installed or root in known.split(os.pathsep):
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [root, known]))}
+        return dict(os.environ)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, known]))}
 
 
 def _await_ready(

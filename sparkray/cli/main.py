@@ -1,0 +1,225 @@
+"""The command ``sparkray``: start and stop nodes on this host, look at a cluster.
+
+Exit status: 0 done, 1 it failed, 2 wrong usage.  The token is never shown, and never an
+argument: it comes from a file or a variable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sparkray import __version__
+from sparkray.cli import output, stopping
+from sparkray.launch import discovery, process
+from sparkray.launch.discovery import Node
+
+
+class _JsonObject(click.ParamType):
+    """A JSON object given as text."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        try:
+            parsed = json.loads(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is not JSON: {error}", param, ctx)
+        if not isinstance(parsed, dict):
+            self.fail(f"{value!r} is not a JSON object", param, ctx)
+        return parsed
+
+
+class _Address(click.ParamType):
+    """The head's address."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        try:
+            discovery.parse_address(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+_PORT = click.IntRange(0, 65535)
+_temp_dir = click.option(
+    "--temp-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="SPARKRAY_TEMP_DIR",
+    help="Parent of session directories (default: sparkray-UID under TMPDIR).",
+)
+_token_file = click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="SPARKRAY_TOKEN_FILE",
+    help="File that holds the cluster's token.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sparkray")
+def main() -> None:
+    """Nested remote tasks over a Spark cluster, in plain Python."""
+
+
+@main.command()
+@click.option("--head", is_flag=True, help="Start a new cluster's head on this host.")
+@click.option("--address", type=_Address(), help="Join the cluster of this head.")
+@click.option("--host", help="Address of this host, to listen on and to announce.")
+@click.option("--port", type=_PORT, help="The head's port; 0: any (default 6380).")
+@click.option("--num-cpus", type=click.FloatRange(min=0), help="CPUs for tasks.")
+@click.option("--resources", type=_JsonObject(), help="Custom ones: name -> amount.")
+@click.option("--labels", type=_JsonObject(), help="Labels: name -> text.")
+@click.option(
+    "--object-store-memory", type=click.IntRange(min=1 << 20), help="Bytes for objects."
+)
+@click.option("--worker-port-min", type=_PORT, help="First port for workers.")
+@click.option("--worker-port-max", type=_PORT, help="Last port for workers.")
+@click.option("--log-dir", type=click.Path(file_okay=False), help="Keep logs here.")
+@click.option("--block", is_flag=True, help="Stay; the node ends with this command.")
+@_temp_dir
+@_token_file
+def start(
+    head: bool, address: str | None, block: bool, token_file: Path | None, **given: Any
+) -> None:
+    """Start a node on this host: the head of a new cluster, or one more node."""
+    if head == bool(address):
+        raise click.UsageError("give one of --head and --address HOST:PORT")
+    if address and given["port"] is not None:
+        raise click.UsageError("--port is the head's: it goes with --head")
+    _check_worker_ports(given["worker_port_min"], given["worker_port_max"])
+    if head and given["port"] is None:
+        given["port"] = _default_port()
+    environment = {} if token_file is None else _token_environment(token_file)
+    options = process.NodeOptions(
+        head=head, address=address, environment=environment, **given
+    )
+    try:
+        started = process.start_node(options, owned=block)
+    except process.StartError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(output.started(started.node))
+    for warning in started.node.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    if block:
+        sys.exit(_stay(started))
+
+
+@main.command()
+@click.option("--address", type=_Address(), help="Stop the nodes of this cluster.")
+@click.option("--force", is_flag=True, help="End what does not stop within the time.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=20.0, help="Seconds to wait for it."
+)
+@_temp_dir
+def stop(
+    address: str | None, force: bool, timeout_s: float, temp_dir: Path | None
+) -> None:
+    """Stop the nodes of one cluster on this host, and nothing else."""
+    nodes = _own_nodes(address, temp_dir)
+    if not nodes:
+        if address:
+            raise click.ClickException(f"no node of {address} runs on this host")
+        click.echo("no cluster runs on this host")
+        return
+    left = stopping.stop(nodes, timeout_s=timeout_s, force=force)
+    for node in nodes:
+        click.echo(f"{'still runs' if node in left else 'stopped'}: process {node.pid}")
+    if left:
+        raise click.ClickException(
+            f"{len(left)} of {len(nodes)} nodes still run after {timeout_s:g} s;"
+            " --force ends them"
+        )
+
+
+@main.command()
+@click.option(
+    "--address", type=_Address(), envvar="SPARKRAY_ADDRESS", help="Of this cluster."
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@_temp_dir
+@_token_file
+def status(
+    address: str | None, as_json: bool, temp_dir: Path | None, token_file: Path | None
+) -> None:
+    """Show nodes, resources, waiting requests and jobs of a cluster."""
+    nodes = _own_nodes(address, temp_dir)
+    if not nodes and not address:
+        raise click.ClickException("no cluster runs on this host; give --address")
+    report = _report(address or nodes[0].head, _find_token(nodes, token_file))
+    click.echo((output.status_json if as_json else output.status)(report))
+
+
+def _own_nodes(address: str | None, temp_dir: Path | None) -> list[Node]:
+    """Return the nodes of the cluster that is meant; exits if that is not clear."""
+    found = discovery.nodes_on_this_host(temp_dir, deep=bool(address))
+    if address:
+        return discovery.with_head(found, address)
+    shared = [node for node in found if not node.local]
+    if len(discovery.shared_clusters(shared)) > 1:
+        raise click.UsageError(
+            "several clusters run on this host; name one by --address:\n"
+            + output.clusters(shared)
+        )
+    return shared
+
+
+def _report(address: str, token: bytes) -> Any:
+    from sparkray.protocol.control import ClusterStatus
+    from sparkray.transport import client, tls
+
+    try:
+        return client.call_head(
+            address, token, "Status", ClusterStatus(), 15.0, tls.from_environment()
+        )
+    except (OSError, TimeoutError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _find_token(nodes: list[Node], token_file: Path | None) -> bytes:
+    from sparkray.transport import auth
+
+    try:
+        if nodes:
+            return nodes[0].token()
+        if token_file is not None:
+            return auth.read_token(token_file)
+        token = auth.token_from_environment(os.environ)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"cannot read the token: {error}") from error
+    if token is None:
+        raise click.ClickException(
+            "no token for that cluster: give --token-file, or set SPARKRAY_TOKEN_FILE"
+        )
+    return token
+
+
+def _token_environment(token_file: Path) -> dict[str, str]:
+    return {"SPARKRAY_TOKEN_FILE": str(token_file.absolute())}
+
+
+def _check_worker_ports(first: int | None, last: int | None) -> None:
+    if (first is None) != (last is None):
+        raise click.UsageError("--worker-port-min and --worker-port-max go together")
+    if first is not None and last is not None and first > last:
+        raise click.UsageError("--worker-port-min is above --worker-port-max")
+
+
+def _default_port() -> int:
+    return 6380
+
+
+def _stay(started: process.NodeProcess) -> int:
+    try:
+        return started.wait()
+    except KeyboardInterrupt:
+        return started.stop()
