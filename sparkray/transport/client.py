@@ -6,7 +6,7 @@ the errors of this package.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
 import grpc
@@ -66,7 +66,7 @@ class Peer:
         method: str,
         items: AsyncIterator[Any],
         answer_type: type[_AnswerT],
-    ) -> AsyncIterator[_AnswerT]:
+    ) -> AsyncGenerator[_AnswerT, None]:
         """Send ``items`` and yield what comes back, until the other side ends it.
 
         The one call without a deadline: the caller watches it by its own heartbeat.
