@@ -45,7 +45,6 @@ def choose(
     address: str | None,
     *,
     own_resources: Sequence[str],
-    may_start: bool,
     environment: Mapping[str, str] = os.environ,
 ) -> Start | Join:
     """Decide where a session goes.
@@ -53,7 +52,6 @@ def choose(
     Args:
         address: as given to `init`.
         own_resources: the arguments given to `init` that describe a new cluster.
-        may_start: False inside Spark's Python workers.
 
     Raises:
         ConnectionError: the cluster that was asked for cannot be joined.
@@ -62,33 +60,23 @@ def choose(
     source = "address"
     if address is None and environment.get(ADDRESS_VARIABLE):
         address, source = environment[ADDRESS_VARIABLE], ADDRESS_VARIABLE
-    if address is None and (not own_resources or not may_start):
-        return _unasked(may_start)
+    if address is None and not own_resources:
+        return _unasked()
     if address is None or address == "local":
-        if not may_start:
-            raise ConnectionError(_NO_START)
         return Start("asked for" if address else f"{', '.join(own_resources)} given")
     if own_resources:
         raise ValueError(
             f"{', '.join(own_resources)} describe a new cluster, but {source}"
             f" {address!r} names one that runs: leave them out, or pass address='local'"
         )
-    return _auto() if address == "auto" else _named(address, source)
+    return _auto() if address == "auto" else named(address, source)
 
 
-_NO_START = (
-    "no sparkray cluster runs on this host, and a Spark worker does not start one:"
-    " call sparkray.init(spark) on the driver, or install the init script"
-)
-
-
-def _unasked(may_start: bool) -> Start | Join:
+def _unasked() -> Start | Join:
     clusters = discovery.shared_clusters(discovery.nodes_on_this_host())
     if len(clusters) == 1:
         return Join(clusters[0], "the one that runs on this host")
-    if may_start:
-        return Start(f"{len(clusters)} shared clusters on this host to choose from")
-    raise ConnectionError(_several(clusters) if clusters else _NO_START)
+    return Start(f"{len(clusters) or 'no'} others on this host to join")
 
 
 def _auto() -> Join:
@@ -103,7 +91,13 @@ def _auto() -> Join:
     return Join(clusters[0], "the one that runs on this host")
 
 
-def _named(address: str, source: str) -> Join:
+def named(address: str, source: str) -> Join:
+    """Return a node of the cluster at ``address``.
+
+    Raises:
+        ConnectionError: there is no such cluster, or no node of it here.
+        ValueError: ``address`` is none.
+    """
     host, port = discovery.parse_address(address)
     nodes = discovery.with_head(discovery.nodes_on_this_host(deep=True), address)
     if nodes:

@@ -107,6 +107,8 @@ def cancel(
     """
     if not isinstance(ref, (ObjectRef, ObjectRefGenerator)):
         raise TypeError(f"cancel takes an ObjectRef, {_not(ref)}")
+    if isinstance(ref, ObjectRefGenerator):
+        ref = ref.completed()
     session.ensure_runtime().cancel(ref, force=force, recursive=recursive)
 
 

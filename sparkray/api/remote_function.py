@@ -70,7 +70,7 @@ class RemoteFunction(Generic[_P, _R]):
         self._fewest, self._most = self._signature.fewest, self._signature.most
         self._variants: dict[Any, RemoteFunction[_P, _R]] = {}
         self._runtime: core.Runtime | None = None
-        self._template: TaskTemplate | None = None
+        self._template: Any = None  #: the `TaskTemplate` for that runtime
         functools.update_wrapper(self, function, updated=())
 
     def __getattr__(self, name: str) -> Any:
@@ -123,13 +123,15 @@ class RemoteFunction(Generic[_P, _R]):
     def _enter_runtime(self) -> core.Runtime:
         """Make the template for the runtime in force, starting a session if need be."""
         runtime = session.ensure_runtime()
-        chosen, inherited = self._options, session.inherited_env(runtime)
+        chosen, own_env = self._options, self._options.runtime_env
+        if own_env:  # what is inherited whole needs no mention
+            own_env = runtime_env.merge(session.inherited_env(runtime), own_env)
         self._template = TaskTemplate(
             self._function,
             name=self._name,
             num_returns=chosen.num_returns,
             resources=chosen.resources,
-            runtime_env=runtime_env.merge(inherited, chosen.runtime_env),
+            runtime_env=own_env,
             strategy=chosen.strategy,
             max_retries=chosen.max_retries,
             retry_exceptions=chosen.retry_exceptions,

@@ -16,21 +16,23 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from sparkray.api import join, runtime_env
 from sparkray.api.arguments import InitArguments
+from sparkray.config import Settings
 from sparkray.launch import process
+from sparkray.launch.discovery import Node
+from sparkray.launch.secrets import tls_contexts
 from sparkray.protocol.messages import JobConfig
 from sparkray.runtime import core
 
 _log = logging.getLogger("sparkray")
 #: Modules that are worth importing before workers are forked, if the driver has them.
 _PRELOAD = ("pandas", "pyarrow", "scipy", "sklearn", "torch")
-#: Spark local properties by which a driver tells its UDFs where its cluster is.
-ADDRESS_PROPERTY = "sparkray.address"
-JOB_PROPERTY = "sparkray.job"
+#: Stands for a SparkSession among the arguments of `init`.
+_ON_SPARK = "a SparkSession"
 
 
 class Context(Mapping[str, Any]):
@@ -93,6 +95,15 @@ class Context(Mapping[str, Any]):
         return f"<table><caption>sparkray</caption>{''.join(cells)}</table>"
 
 
+class _Started(Protocol):
+    """A cluster that ends with this session: a node's process, or nodes on Spark."""
+
+    node: Node
+
+    def stop(self) -> object: ...
+    def let_go(self) -> None: ...
+
+
 @dataclass
 class _Session:
     """What `init` made in this process, for `shutdown` to undo."""
@@ -100,7 +111,18 @@ class _Session:
     runtime: core.Runtime
     context: Context
     arguments: InitArguments
-    started: process.NodeProcess | None
+    started: _Started | None
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where a session connects to."""
+
+    node: Node
+    why: str  #: for the log
+    started: _Started | None = None
+    kind: str = "driver"
+    job_id: bytes = b""  #: of a UDF: the job that it belongs to
 
 
 class _State:
@@ -163,19 +185,9 @@ def init(
         ClusterError: a private cluster did not start.
         TypeError, ValueError: a wrong argument.
     """
-    if _is_spark_session(address):
-        from sparkray.spark.session import init_on_spark
-
-        return init_on_spark(
-            address,
-            namespace=namespace,
-            runtime_env=runtime_env,
-            log_to_driver=log_to_driver,
-            ignore_reinit_error=ignore_reinit_error,
-            object_store_memory=object_store_memory,
-        )
+    spark = address if _is_spark_session(address) else None
     arguments = InitArguments(
-        address=address,
+        address=address if spark is None else _ON_SPARK,
         num_cpus=num_cpus,
         num_gpus=num_gpus,
         resources=resources,
@@ -190,7 +202,7 @@ def init(
         if runtime is not None:
             return _existing(runtime, arguments, ignore_reinit_error)
         _configure_logging(logging_level)
-        return _begin(arguments, log_to_driver, token)
+        return _begin(arguments, spark, _job_config(arguments, log_to_driver), token)
 
 
 def shutdown() -> None:
@@ -225,7 +237,7 @@ def ensure_runtime() -> core.Runtime:
 
 def inherited_env(runtime: core.Runtime) -> str:
     """Return the runtime environment that tasks submitted here inherit."""
-    return runtime.config.runtime_env
+    return runtime.shared.runtime_env
 
 
 def _existing(
@@ -234,6 +246,8 @@ def _existing(
     session = _state.session
     if session is None:  # a worker's runtime
         return Context(runtime)
+    if arguments.address in _spellings(session):
+        arguments = replace(arguments, address=None)
     differences = arguments.differences(session.arguments)
     if differences and not ignore_reinit_error:
         raise RuntimeError(
@@ -244,49 +258,67 @@ def _existing(
     return session.context
 
 
-def _begin(arguments: InitArguments, log_to_driver: bool, token: str | None) -> Context:
+def _spellings(session: _Session) -> tuple[str, str]:
+    """Return the ways to name the running session's cluster as an address."""
+    return session.context.address, "auto" if session.started is None else "local"
+
+
+def _begin(
+    arguments: InitArguments, spark: Any, config: JobConfig, token: str | None
+) -> Context:
     began_s = time.monotonic()
-    spark_task = _spark_task()
-    choice = join.choose(
-        arguments.address or _property(spark_task, ADDRESS_PROPERTY),
-        own_resources=arguments.own_resources(),
-        may_start=spark_task is None,
-    )
-    if isinstance(choice, join.Start):
-        started = _start(arguments, token)
-        node = started.node
-    else:
-        started, node = None, choice.node
+    target = _target(arguments, spark, token)
+    started = target.started
     try:
-        runtime = core.connect(
-            node.agent_socket,
-            node.token(),
-            kind="driver" if spark_task is None else "udf",
-            config=_job_config(arguments, log_to_driver),
-            job_id=bytes.fromhex(_property(spark_task, JOB_PROPERTY) or ""),
-        )
+        runtime = core.connect(_connect_options(target, config))
     except BaseException:
         if started is not None:
             started.stop()
         raise
-    context = Context(runtime)
-    _state.session = _Session(runtime, context, arguments, started)
+    session = _Session(runtime, Context(runtime), arguments, started)
+    _state.session = session
     atexit.unregister(shutdown)
     atexit.register(shutdown)
+    if spark is not None:
+        _complete_on_spark(session)
     _log.info(
         "%s cluster %s (%s) in %.2f s",
-        "joined" if started is None else "started a private",
-        context.address,
-        choice.why,
+        "joined" if started is None else "started",
+        session.context.address,
+        target.why,
         time.monotonic() - began_s,
     )
-    for warning in node.warnings:
+    for warning in target.node.warnings:
         _log.warning("%s", warning)
-    return context
+    return session.context
 
 
-def _start(arguments: InitArguments, token: str | None) -> process.NodeProcess:
-    return process.start_node(
+def _connect_options(target: _Target, config: JobConfig) -> core.ConnectOptions:
+    node, settings = target.node, Settings.from_environment()
+    return core.ConnectOptions(
+        agent_socket=node.agent_socket,
+        token=node.token(),
+        kind=target.kind,
+        config=config,
+        job_id=target.job_id,
+        host="" if node.local else node.host,
+        ports=(settings.worker_port_min, settings.worker_port_max),
+        timeout_s=settings.start_timeout_s,
+        settings=settings,
+        tls=None if node.local else tls_contexts(),
+    )
+
+
+def _target(arguments: InitArguments, spark: Any, token: str | None) -> _Target:
+    if spark is not None:
+        return _start_on_spark(arguments, spark, token)
+    spark_task = _spark_task()
+    if spark_task is not None:
+        return _udf_target(arguments.address, spark_task)
+    choice = join.choose(arguments.address, own_resources=arguments.own_resources())
+    if isinstance(choice, join.Join):
+        return _Target(choice.node, choice.why)
+    started = process.start_node(
         process.NodeOptions(
             head=True,
             local=True,
@@ -298,6 +330,45 @@ def _start(arguments: InitArguments, token: str | None) -> process.NodeProcess:
             environment={} if token is None else {"SPARKRAY_TOKEN": token},
         )
     )
+    return _Target(started.node, f"private, {choice.why}", started)
+
+
+def _start_on_spark(arguments: InitArguments, spark: Any, token: str | None) -> _Target:
+    from sparkray.spark.session import start_on_spark
+
+    started = start_on_spark(
+        spark,
+        num_cpus=arguments.num_cpus,
+        resources=arguments.node_resources(),
+        object_store_memory=arguments.object_store_memory,
+        token=token,
+    )
+    return _Target(started.node, "on Spark", started)
+
+
+def _complete_on_spark(session: _Session) -> None:
+    """Wait for the executors' nodes, now that they can be counted."""
+    try:
+        session.started.wait_for_nodes(session.context.job_id)  # type: ignore[union-attr]
+    except BaseException:
+        shutdown()
+        raise
+
+
+def _udf_target(address: str | None, spark_task: Any) -> _Target:
+    """Return the node that a UDF joins; it never starts one."""
+    from sparkray.spark import discovery
+
+    if address in (None, "auto", "local"):
+        found = discovery.find_agent_for_udf()
+        if found is None:
+            raise ConnectionError(discovery.no_agent_message())
+        node = Node(**found)
+    else:
+        node = join.named(address, "address").node
+    is_drivers = node.head == spark_task.getLocalProperty(discovery.ADDRESS_PROPERTY)
+    job = spark_task.getLocalProperty(discovery.JOB_PROPERTY) if is_drivers else ""
+    return _Target(node, "this executor's", None, "udf", bytes.fromhex(job or ""))
 
 
 def _job_config(arguments: InitArguments, log_to_driver: bool) -> JobConfig:
@@ -322,10 +393,6 @@ def _spark_task() -> Any:
     """Return Spark's context of the task that runs here; None outside its workers."""
     module = sys.modules.get("pyspark.taskcontext")
     return module.TaskContext.get() if module is not None else None
-
-
-def _property(spark_task: Any, name: str) -> str | None:
-    return spark_task.getLocalProperty(name) if spark_task is not None else None
 
 
 class _CurrentStderr(logging.StreamHandler[Any]):

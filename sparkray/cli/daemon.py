@@ -90,7 +90,7 @@ class Node:
         port = await self._serve(agent, cluster_id, host)
         head = f"{host}:{port}" if given.head else given.address
         await agent.join(self._peer_of(head), f"{host}:{port}")
-        about = self._about(session, cluster_id, head)
+        about = self._about(session, cluster_id, host, head)
         session.announce(about)
         asyncio.get_running_loop().run_in_executor(None, session_dir.sweep, self._root)
         return about
@@ -203,17 +203,19 @@ class Node:
         )
 
     def _about(
-        self, session: session_dir.SessionDir, cluster_id: bytes, head: str
+        self, session: session_dir.SessionDir, cluster_id: bytes, host: str, head: str
     ) -> dict[str, Any]:
         return {
             "cluster_id": cluster_id.hex(),
             "node_id": self._node_id.hex(),
+            "host": host,
             "head": head,
             "agent_socket": str(session.agent_socket),
             "pid": os.getpid(),
             "host_name": socket.gethostname(),
             "version": sparkray.__version__,
             "is_head": self._given.head,
+            "local": self._given.local,
             "token_file": str(session.token_file),
             "session_dir": str(session.path),
         }

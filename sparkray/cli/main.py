@@ -20,7 +20,7 @@ from sparkray.launch import discovery, process
 from sparkray.launch.discovery import Node
 
 
-class _JsonObject(click.ParamType):
+class _JsonObject(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A JSON object given as text."""
 
     name = "JSON"
@@ -37,7 +37,7 @@ class _JsonObject(click.ParamType):
         return parsed
 
 
-class _Address(click.ParamType):
+class _Address(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """The head's address."""
 
     name = "HOST:PORT"

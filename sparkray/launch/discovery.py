@@ -32,6 +32,7 @@ class Node:
 
     cluster_id: str
     node_id: str  #: in hexadecimal
+    host: str  #: address of this node for the others
     head: str  #: ``host:port``
     agent_socket: str
     pid: int
@@ -53,6 +54,7 @@ class Node:
         return cls(
             cluster_id=str(fields["cluster_id"]),
             node_id=str(fields["node_id"]),
+            host=str(fields["host"]),
             head=str(fields["head"]),
             agent_socket=str(fields["agent_socket"]),
             pid=int(fields["pid"]),

@@ -235,7 +235,7 @@ def _spawn(
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment in which a child imports the very sparkray that runs here."""
+    """Return an environment in which a child imports the sparkray that runs here."""
     root = str(Path(__file__).resolve().parents[2])
     known = os.environ.get("PYTHONPATH", "")
     installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}

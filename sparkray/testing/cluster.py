@@ -1,4 +1,4 @@
-"""Several nodes on this host, each a real process with its own agent, store and workers.
+"""Several nodes on this host, each real: its own agent, store and workers.
 
     with Cluster(head_node_args={"num_cpus": 2}) as cluster:
         second = cluster.add_node(num_cpus=2, resources={"second": 4})

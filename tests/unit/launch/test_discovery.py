@@ -32,6 +32,7 @@ def announce(directory: Path, pid: int, **changed: Any) -> Path:
     fields = {
         "cluster_id": "c1",
         "node_id": "ab" * 28,
+        "host": "127.0.0.1",
         "head": "127.0.0.1:7001",
         "agent_socket": str(directory / "agent.sock"),
         "pid": pid,
