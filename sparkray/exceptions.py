@@ -4,7 +4,7 @@ SparkrayError
 ├── TaskError                    user code raised; the cause is chained
 ├── TaskCancelledError           `cancel` ended the task
 ├── GetTimeoutError              not ready yet; asking again may succeed
-├── UnschedulableError           no node could ever run this: ask for less, or add a node
+├── UnschedulableError           no node could ever run this: ask for less or add one
 ├── PendingCallsLimitExceeded    the actor's queue is full: wait for some calls first
 ├── RuntimeEnvSetupError         the runtime environment could not be built
 ├── ObjectStoreFullError         the store is full of objects that are in use
@@ -16,7 +16,7 @@ SparkrayError
     ├── ActorUnavailableError    the actor is away for now; a later call may succeed
     ├── ObjectLostError          every copy is gone and it cannot be rebuilt
     │   └── OwnerDiedError       ... because the process that knew it is gone
-    └── ProtocolError            a peer spoke something else, or gave no proof of the token
+    └── ProtocolError            a peer spoke otherwise, or without proof of the token
 
 Rules: ``args`` holds every field, so an error survives pickling and the wire; times are
 seconds and sizes bytes; a message names ids and says what the reader can do.
@@ -24,7 +24,11 @@ seconds and sizes bytes; a message names ids and says what the reader can do.
 
 from __future__ import annotations
 
+import contextlib
+import types
 from typing import Any
+
+_FIELD_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 class SparkrayError(Exception):
@@ -52,7 +56,8 @@ class TaskError(SparkrayError):
         cause: BaseException | None = None,
         where: str = "",
     ) -> None:
-        super().__init__(function_name, traceback_text, cause, where)
+        # Not super(): in a dual class that would call the user's constructor.
+        Exception.__init__(self, function_name, traceback_text, cause, where)
         self.function_name = function_name
         self.traceback_text = traceback_text
         self.cause = cause
@@ -75,8 +80,7 @@ class TaskError(SparkrayError):
         TaskError.__init__(
             error, self.function_name, self.traceback_text, cause, self.where
         )
-        for name, value in vars(cause).items():
-            error.__dict__.setdefault(name, value)
+        _copy_fields(cause, error)
         return error
 
 
@@ -84,13 +88,15 @@ _dual_classes: dict[type, type[TaskError] | None] = {}
 
 
 def _dual_class(cause: type[Exception]) -> type[TaskError] | None:
-    """Return a class that is both `TaskError` and ``cause``, or None if there is none."""
+    """Return a class that is both `TaskError` and ``cause``, None if impossible."""
     if cause not in _dual_classes:
         members: dict[str, Any] = {
             "__init__": TaskError.__init__,
             "__str__": TaskError.__str__,
             "__repr__": BaseException.__repr__,
+            "__setattr__": BaseException.__setattr__,  # the user's may be frozen
             "__reduce__": _reduce_dual,
+            "__reduce_ex__": lambda self, protocol: _reduce_dual(self),
             "__module__": cause.__module__,
             "__doc__": cause.__doc__,
             "__getattr__": _ask_cause,
@@ -98,11 +104,23 @@ def _dual_class(cause: type[Exception]) -> type[TaskError] | None:
         try:
             made = type(f"TaskError({cause.__name__})", (TaskError, cause), members)
             made.__new__(made)
-        except TypeError:  # a layout conflict, a final class, or an odd __new__
+        except Exception:  # a layout conflict, a final class, an odd __new__: user code
             _dual_classes[cause] = None
         else:
             _dual_classes[cause] = made
     return _dual_classes[cause]
+
+
+def _copy_fields(cause: Exception, error: TaskError) -> None:
+    """Copy what the user's error holds: its dictionary, its slots, and what built-in
+    classes keep in C (``args``, the ``errno`` of an `OSError`)."""
+    for name, value in vars(cause).items():
+        error.__dict__.setdefault(name, value)
+    for cls in type(cause).__mro__:
+        for name, field in vars(cls).items():
+            if isinstance(field, _FIELD_TYPES) and not name.startswith("__"):
+                with contextlib.suppress(AttributeError, TypeError):
+                    setattr(error, name, getattr(cause, name))
 
 
 def _reduce_dual(self: TaskError) -> tuple[Any, ...]:
@@ -135,7 +153,9 @@ class TaskCancelledError(SparkrayError):
         self.task = task
 
     def __str__(self) -> str:
-        return f"task {self.task} was cancelled" if self.task else "the task was cancelled"
+        return (
+            f"task {self.task} was cancelled" if self.task else "the task was cancelled"
+        )
 
 
 class GetTimeoutError(SparkrayError, TimeoutError):
@@ -175,7 +195,7 @@ class UnschedulableError(SparkrayError):
         )
 
 
-class PendingCallsLimitExceeded(SparkrayError):  # noqa: N818 - the field's name
+class PendingCallsLimitExceeded(SparkrayError):
     """The actor has ``max_pending_calls`` calls waiting already."""
 
 
@@ -184,7 +204,7 @@ class RuntimeEnvSetupError(SparkrayError):
 
 
 class ObjectStoreFullError(SparkrayError):
-    """There is no room for an object: what is in the store is in use or cannot be spilled.
+    """No room for an object: what is in the store is in use or cannot be spilled.
 
     Attributes:
         needed_bytes: the size asked for.
@@ -194,7 +214,11 @@ class ObjectStoreFullError(SparkrayError):
 
     def __init__(self, needed_bytes: int, limit_bytes: int, usage: str) -> None:
         super().__init__(needed_bytes, limit_bytes, usage)
-        self.needed_bytes, self.limit_bytes, self.usage = needed_bytes, limit_bytes, usage
+        self.needed_bytes, self.limit_bytes, self.usage = (
+            needed_bytes,
+            limit_bytes,
+            usage,
+        )
 
     def __str__(self) -> str:
         return (
@@ -263,4 +287,4 @@ class OwnerDiedError(ObjectLostError):
 
 
 class ProtocolError(ClusterError, ConnectionError):
-    """A peer sent what is not this protocol, or gave no proof of the cluster's token."""
+    """A peer sent what is not this protocol, or no proof of the cluster's token."""

@@ -17,6 +17,7 @@ LIBRARY = {PUBLIC, VERSION, "exceptions", "util"}
 #: What a part may import.  The longest prefix of a module's name decides.
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"api", "exceptions", "runtime"},
+    "__main__": {"cli"},
     "ids": set(),
     "resources": set(),
     "exceptions": {"ids"},
@@ -28,12 +29,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": WIRE | {"store", "runtime"},
     "agent": WIRE | {"store"},
     "head": WIRE,
-    "launch": BASE | {"protocol"},
+    "launch": WIRE,
     "api": BASE | {"protocol", "runtime", "launch", "spark"},
     "cli": WIRE | {"launch", "dashboard"},
     "cli.daemon": WIRE | {"agent", "head"},
     "util": LIBRARY,
-    "util.state": LIBRARY | {"protocol", "runtime"},
+    "util.state": LIBRARY | BASE | {"protocol", "runtime"},
     "multiprocessing": LIBRARY,
     "tune": LIBRARY,
     "rl": LIBRARY | {"tune"},
