@@ -1,0 +1,534 @@
+"""The table of one node's store: objects, pins, the limit, who waits.  Pure.
+
+    create ──► CREATING ──seal──► SEALED ◄──────restored────── RESTORING
+                  │                 │  ▲                           ▲
+                abort           spill  pinned meanwhile,       room │
+                  ▼                 ▼  │ or spill failed            │
+               (nothing)        SPILLING ──────spilled──────► SPILLED ◄─┐
+                                    SEALED, and already on disk ────────┘
+
+`free` leads out of every state.  Memory that a reader still maps stays counted as used
+until the last pin on it is gone, whatever became of the object.
+
+Methods change the table and return `Action`s for the caller, in order.  Room goes first
+to those who read (restores and copies from other nodes: tasks that hold memory wait for
+them), then to those who write, each in the order in which they asked.  The segments,
+live and warm together, never exceed the limit; there is no exception.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from sparkray.exceptions import ObjectStoreFullError
+from sparkray.store.state.actions import (
+    Action,
+    DeleteFile,
+    Grant,
+    Pinned,
+    Refused,
+    Restore,
+    Spill,
+)
+from sparkray.store.state.objects import (
+    SPILLER,
+    IdleObjects,
+    ObjectState,
+    PinTable,
+    StoredObject,
+    describe,
+)
+from sparkray.store.state.segments import Segment, SegmentTable, capacity_for
+
+_RESTORER = "(restoring)"
+
+
+@dataclass(slots=True)
+class _Room:
+    """A wish for room: of a create (``client`` writes) or a restore."""
+
+    ticket: int
+    object_id: bytes
+    size_bytes: int
+    client: Hashable
+    primary: bool = True
+    restores: StoredObject | None = None
+    segment: Segment | None = None  #: once granted
+    freed: bool = False  #: nobody wants the object any more
+
+
+class Accounting:
+    """The store's table.
+
+    Args:
+        limit_bytes: size of the store; whole pages of it are used.
+        high_water: fraction of the limit above which idle objects go to disk before
+            anybody waits for their room.
+    """
+
+    def __init__(self, limit_bytes: int, high_water: float) -> None:
+        self._segments = SegmentTable(capacity_for(limit_bytes))
+        self._high_water_bytes = int(limit_bytes * high_water)
+        self._objects: dict[bytes, StoredObject] = {}
+        self._idle = IdleObjects()
+        self._rooms: dict[int, _Room] = {}  #: all wishes, granted or not, by ticket
+        self._creating: dict[bytes, dict[Hashable, _Room]] = {}
+        self._readers: deque[_Room] = deque()
+        self._writers: deque[_Room] = deque()
+        self._pins = PinTable()
+        self._awaiting: dict[bytes, dict[int, Hashable]] = {}  #: pins: ticket -> client
+        self._ticket = 0
+        self._file = 0
+        self._spills: dict[int, tuple[StoredObject, Segment]] = {}  #: by file
+        self._spilling_bytes = 0
+        self._may_spill = True
+
+    # --- looking ---
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._segments.limit_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of objects; what is kept warm for the next ones does not count."""
+        return self._segments.live_bytes
+
+    @property
+    def warm_bytes(self) -> int:
+        return self._segments.warm_bytes
+
+    @property
+    def waiting(self) -> int:
+        """How many creates and restores wait for room."""
+        return len(self._readers) + len(self._writers)
+
+    def state_of(self, object_id: bytes) -> ObjectState | None:
+        stored = self._objects.get(object_id)
+        if stored is not None:
+            return stored.state
+        return ObjectState.CREATING if object_id in self._creating else None
+
+    def size_of(self, object_id: bytes) -> int | None:
+        """Return the size of a sealed object, None if there is none."""
+        stored = self._objects.get(object_id)
+        return None if stored is None else stored.size_bytes
+
+    def objects_of(self, owner: bytes) -> list[bytes]:
+        return [key for key, stored in self._objects.items() if stored.owner == owner]
+
+    def describe(self) -> str:
+        """Return what takes the room, for messages."""
+        writing = [r.size_bytes for r in self._rooms.values() if r.segment is not None]
+        parts = describe(self._objects.values(), writing)
+        waiting = f"; {self.waiting} requests wait" if self.waiting else ""
+        return f"{self.used_bytes} bytes used ({parts}){waiting}"
+
+    # --- creating ---
+
+    def create(
+        self,
+        client: Hashable,
+        object_id: bytes,
+        size_bytes: int,
+        *,
+        primary: bool = True,
+    ) -> tuple[int, list[Action]]:
+        """Ask for room; the answer is a `Grant` or `Refused` with the ticket returned.
+
+        Repeatable: the same client and object get the same ticket, and the grant again.
+
+        Raises:
+            ObjectStoreFullError: it is larger than the whole store.
+        """
+        capacity = capacity_for(size_bytes)
+        if capacity > self.limit_bytes:
+            raise ObjectStoreFullError(
+                size_bytes, self.limit_bytes, "the object is larger than the store"
+            )
+        known = self._creating.get(object_id, {}).get(client)
+        if known is not None and known.size_bytes == size_bytes:
+            known.freed = False
+            return known.ticket, _granted(known, fresh=False) if known.segment else []
+        actions = [] if known is None else self._abort(known)
+        room = _Room(self._next_ticket(), object_id, size_bytes, client, primary)
+        self._rooms[room.ticket] = room
+        self._creating.setdefault(object_id, {})[client] = room
+        (self._writers if primary else self._readers).append(room)
+        return room.ticket, actions + self._serve()
+
+    def seal(self, client: Hashable, object_id: bytes, owner: bytes) -> list[Action]:
+        """The object is written.  Ignored if unknown: it was sealed or aborted."""
+        room = self._creating.get(object_id, {}).get(client)
+        if room is None or room.segment is None:
+            return []
+        segment = room.segment
+        self._forget_room(room)
+        segment.holders.discard(client)
+        if room.freed or object_id in self._objects:
+            actions = self._segments.settle(segment)
+        else:
+            segment.object_id = object_id
+            self._objects[object_id] = StoredObject(
+                object_id,
+                room.size_bytes,
+                owner,
+                room.primary,
+                ObjectState.SEALED,
+                segment,
+            )
+            actions = []
+            self._idle.touch(self._objects[object_id])
+        return actions + self._answer_pins(object_id) + self._serve()
+
+    def abort(
+        self, client: Hashable, object_id: bytes, *, gone: bool = False
+    ) -> list[Action]:
+        """The object will not be written.
+
+        Args:
+            gone: the writer did not say so itself, so it may still be writing.
+        """
+        room = self._creating.get(object_id, {}).get(client)
+        if room is None:
+            return []
+        return self._abort(room, gone=gone) + self._serve()
+
+    def segment_failed(self, ticket: int) -> list[Action]:
+        """The file of a granted create could not be made: take the grant back."""
+        room = self._rooms.get(ticket)
+        if room is None or room.segment is None:
+            return []
+        self._forget_room(room)
+        actions = self._segments.discard(room.segment)
+        return actions + self._answer_pins(room.object_id) + self._serve()
+
+    def give_up(self, ticket: int) -> list[Action]:
+        """A create or pin has waited long enough.  Ignored if it was served."""
+        room = self._rooms.get(ticket)
+        if room is not None and room.segment is None:
+            return self._abort(room) + self._serve()
+        for object_id, tickets in self._awaiting.items():
+            if tickets.pop(ticket, None) is not None:
+                if not tickets:
+                    del self._awaiting[object_id]
+                    self._stop_restore(object_id)
+                return self._serve()
+        return []
+
+    # --- pinning ---
+
+    def pin(self, client: Hashable, object_id: bytes) -> tuple[int, list[Action]]:
+        """Ask for an object in memory; the answer is `Pinned` or `Refused`.
+
+        Raises:
+            KeyError: there is no such object, and nobody makes it.
+        """
+        if object_id not in self._objects and object_id not in self._creating:
+            raise KeyError(object_id)
+        ticket = self._next_ticket()
+        self._awaiting.setdefault(object_id, {})[ticket] = client
+        return ticket, self._answer_pins(object_id) + self._serve()
+
+    def unpin(self, client: Hashable, object_ids: Iterable[bytes]) -> list[Action]:
+        """Take back one pin on each.
+
+        An object that was freed and made again may be pinned in two segments.  Nobody
+        can tell which pin is meant, so both are held until the last one is gone.
+        """
+        actions: list[Action] = []
+        for object_id in object_ids:
+            actions += self._let_go(self._pins.take_back(client, object_id))
+        return actions + self._serve()
+
+    # --- freeing ---
+
+    def free(self, object_ids: Iterable[bytes]) -> list[Action]:
+        """Nobody needs these any more.  Unknown ones are ignored."""
+        actions: list[Action] = []
+        for object_id in object_ids:
+            for room in list(self._creating.get(object_id, {}).values()):
+                if room.segment is None:
+                    actions += self._abort(room, reason="the object was freed")
+                room.freed = True
+            stored = self._objects.pop(object_id, None)
+            if stored is not None:
+                actions += self._drop(stored)
+            actions += self._answer_pins(object_id)
+        return actions + self._serve()
+
+    def forget_client(self, client: Hashable) -> list[Action]:
+        """A process is gone: its pins, its creates and what it waits for."""
+        actions: list[Action] = []
+        for room in [r for r in self._rooms.values() if r.client == client]:
+            actions += self._abort(room, gone=True)
+        segments = self._pins.forget(client)
+        for segment in segments:
+            segment.tainted = True
+        actions += self._let_go(segments)
+        for tickets in list(self._awaiting.values()):
+            for ticket in [t for t, c in tickets.items() if c == client]:
+                actions += [Refused(ticket, "the process is gone")]
+                actions += self.give_up(ticket)
+        return actions + self._serve()
+
+    def remove_idle_segments(self) -> list[Action]:
+        """Give back the memory of segments that stayed warm since the last call."""
+        return self._segments.remove_idle()
+
+    # --- disk ---
+
+    def spilled(self, file: int) -> list[Action]:
+        """The copy on disk is complete."""
+        stored, segment = self._end_spill(file)
+        if not self._is_current(stored):
+            return [DeleteFile(file), *self._segments.settle(segment), *self._serve()]
+        stored.file = file
+        stored.state = ObjectState.SEALED
+        if segment.holders:
+            return self._serve()
+        return self._evict(stored) + self._serve()
+
+    def spill_failed(self, file: int) -> list[Action]:
+        """No copy could be made; nothing more is spilled until `allow_spilling`."""
+        self._may_spill = False
+        stored, segment = self._end_spill(file)
+        if not self._is_current(stored):
+            return self._segments.settle(segment) + self._serve()
+        stored.state = ObjectState.SEALED
+        self._idle.touch(stored)
+        return self._serve()
+
+    def allow_spilling(self) -> list[Action]:
+        self._may_spill = True
+        return self._serve()
+
+    def restored(self, ticket: int) -> list[Action]:
+        """The object is in memory again."""
+        stored, segment = self._end_restore(ticket)
+        if not self._is_current(stored):
+            return [
+                DeleteFile(stored.file),
+                *self._segments.settle(segment),
+                *self._serve(),
+            ]
+        stored.state = ObjectState.SEALED
+        stored.segment = segment
+        segment.object_id = stored.object_id
+        self._idle.touch(stored)
+        return self._answer_pins(stored.object_id) + self._serve()
+
+    def restore_failed(self, ticket: int, *, lost: bool) -> list[Action]:
+        """The object could not be read back.
+
+        Args:
+            lost: its file is gone or damaged, so the object is no more; else the
+                segment could not be made, and another pin may try again.
+        """
+        stored, segment = self._end_restore(ticket)
+        actions = self._segments.discard(segment)
+        if lost or not self._is_current(stored):
+            if self._is_current(stored):
+                del self._objects[stored.object_id]
+            actions.append(DeleteFile(stored.file))
+        else:
+            stored.state = ObjectState.SPILLED
+        reason = "its file on disk could not be read back"
+        actions += self._refuse_pins(stored.object_id, reason)
+        return actions + self._serve()
+
+    def _end_spill(self, file: int) -> tuple[StoredObject, Segment]:
+        stored, segment = self._spills.pop(file)
+        self._spilling_bytes -= segment.capacity_bytes
+        segment.holders.discard(SPILLER)
+        return stored, segment
+
+    def _end_restore(self, ticket: int) -> tuple[StoredObject, Segment]:
+        room = self._rooms.pop(ticket)
+        assert room.restores is not None and room.segment is not None
+        room.segment.holders.discard(_RESTORER)
+        return room.restores, room.segment
+
+    def _is_current(self, stored: StoredObject) -> bool:
+        return self._objects.get(stored.object_id) is stored
+
+    # --- inside: pins ---
+
+    def _answer_pins(self, object_id: bytes) -> list[Action]:
+        """Serve who waits for an object, as far as its state allows now."""
+        if object_id not in self._awaiting:
+            return []
+        stored = self._objects.get(object_id)
+        if stored is None:
+            if object_id in self._creating:
+                return []
+            return self._refuse_pins(object_id, "it was freed or lost")
+        if stored.state is ObjectState.SPILLED:
+            self._ask_restore(stored)
+        if stored.segment is None:
+            return []
+        actions: list[Action] = []
+        for ticket, client in self._awaiting.pop(object_id).items():
+            self._pins.add(client, object_id, stored.segment)
+            pinned = Pinned(ticket, stored.segment.number, stored.size_bytes)
+            actions.append(pinned)
+        self._idle.remove(object_id)
+        return actions
+
+    def _refuse_pins(self, object_id: bytes, reason: str) -> list[Action]:
+        tickets = self._awaiting.pop(object_id, {})
+        return [Refused(ticket, reason) for ticket in tickets]
+
+    def _ask_restore(self, stored: StoredObject) -> None:
+        stored.state = ObjectState.RESTORING
+        room = _Room(
+            self._next_ticket(), stored.object_id, stored.size_bytes, _RESTORER
+        )
+        room.restores = stored
+        self._rooms[room.ticket] = room
+        self._readers.append(room)
+
+    def _stop_restore(self, object_id: bytes) -> None:
+        """Nobody waits for the object any more: give up asking for its room."""
+        for room in list(self._readers):
+            if room.restores is not None and room.object_id == object_id:
+                self._readers.remove(room)
+                del self._rooms[room.ticket]
+                room.restores.state = ObjectState.SPILLED
+
+    def _let_go(self, segments: Iterable[Segment]) -> list[Action]:
+        """Segments have lost a holder."""
+        actions: list[Action] = []
+        for segment in segments:
+            if segment.object_id is None:
+                actions += self._segments.settle(segment)
+            else:
+                self._idle.touch(self._objects[segment.object_id])
+        return actions
+
+    # --- inside: room ---
+
+    def _next_ticket(self) -> int:
+        self._ticket += 1
+        return self._ticket
+
+    def _serve(self) -> list[Action]:
+        """Give room to those who wait, in order, and keep below the high-water mark."""
+        actions: list[Action] = []
+        for queue in (self._readers, self._writers):
+            while queue:
+                if not self._make_fit(capacity_for(queue[0].size_bytes), actions):
+                    return actions
+                actions += self._grant(queue.popleft())
+        target = self._high_water_bytes
+        while self._segments.live_bytes - self._spilling_bytes > target:
+            if not self._shrink(actions, keep=1):
+                break
+        return actions
+
+    def _make_fit(self, capacity_bytes: int, actions: list[Action]) -> bool:
+        """Evict until there is room.  False: there may be when the disk is done."""
+        table = self._segments
+        while not table.would_fit(capacity_bytes):
+            planned = table.live_bytes - self._spilling_bytes + capacity_bytes
+            if planned <= table.limit_bytes or not self._shrink(actions, keep=0):
+                return False
+        return True
+
+    def _shrink(self, actions: list[Action], *, keep: int) -> bool:
+        """Evict one object, or begin to; False if there is none beyond ``keep``."""
+        object_id = self._idle.cheapest()
+        if object_id is not None:
+            actions += self._evict(self._objects[object_id])
+            return True
+        object_id = self._idle.oldest_primary(keep=keep)
+        if object_id is None or not self._may_spill:
+            return False
+        actions.append(self._start_spill(self._objects[object_id]))
+        return True
+
+    def _start_spill(self, stored: StoredObject) -> Action:
+        assert stored.segment is not None
+        self._idle.remove(stored.object_id)
+        self._file += 1
+        stored.state = ObjectState.SPILLING
+        stored.segment.holders.add(SPILLER)
+        self._spilling_bytes += stored.segment.capacity_bytes
+        self._spills[self._file] = (stored, stored.segment)
+        return Spill(
+            stored.object_id, stored.segment.number, stored.size_bytes, self._file
+        )
+
+    def _grant(self, room: _Room) -> list[Action]:
+        capacity = capacity_for(room.size_bytes)
+        segment, fresh, actions = self._segments.take(capacity, room.client)
+        segment.holders.add(room.client)
+        room.segment = segment
+        return [*actions, *_granted(room, fresh=fresh)]
+
+    def _abort(
+        self, room: _Room, *, gone: bool = False, reason: str = "it was withdrawn"
+    ) -> list[Action]:
+        self._forget_room(room)
+        actions: list[Action] = []
+        if room.segment is None:
+            (self._writers if room.primary else self._readers).remove(room)
+            actions.append(Refused(room.ticket, reason))
+        else:
+            room.segment.tainted |= gone
+            room.segment.holders.discard(room.client)
+            actions += self._segments.settle(room.segment)
+        return actions + self._answer_pins(room.object_id)
+
+    def _forget_room(self, room: _Room) -> None:
+        del self._rooms[room.ticket]
+        makers = self._creating[room.object_id]
+        del makers[room.client]
+        if not makers:
+            del self._creating[room.object_id]
+
+    # --- inside: objects ---
+
+    def _evict(self, stored: StoredObject) -> list[Action]:
+        """Take an idle object out of memory; it is on disk, or on another node."""
+        segment = stored.segment
+        assert segment is not None and not segment.holders
+        self._idle.remove(stored.object_id)
+        stored.segment = segment.object_id = None
+        stored.state = ObjectState.SPILLED
+        if not stored.file:
+            del self._objects[stored.object_id]
+        return self._segments.settle(segment)
+
+    def _drop(self, stored: StoredObject) -> list[Action]:
+        """Let go of an object that was freed."""
+        self._idle.remove(stored.object_id)
+        if stored.state is ObjectState.RESTORING:
+            self._stop_restore(stored.object_id)
+            if stored.state is ObjectState.RESTORING:
+                return []  # `restored` deletes the file
+        actions: list[Action] = [DeleteFile(stored.file)] if stored.file else []
+        if stored.segment is not None:
+            stored.segment.object_id = None
+            actions += self._segments.settle(stored.segment)
+        return actions
+
+
+def _granted(room: _Room, *, fresh: bool) -> list[Action]:
+    segment = room.segment
+    assert segment is not None
+    if room.restores is None:
+        return [Grant(room.ticket, segment.number, segment.capacity_bytes, fresh)]
+    stored = room.restores
+    return [
+        Restore(
+            room.ticket,
+            segment.number,
+            segment.capacity_bytes,
+            fresh,
+            stored.size_bytes,
+            stored.file,
+        )
+    ]
