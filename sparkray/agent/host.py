@@ -79,3 +79,11 @@ def _read(names: tuple[str, ...]) -> int | None:
         with contextlib.suppress(OSError, ValueError):
             return int((_CGROUP / name).read_text())
     return None
+
+
+def rss_bytes(pid: int) -> int:
+    """Return the resident memory of a process, 0 if it is gone."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

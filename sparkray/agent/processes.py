@@ -88,7 +88,9 @@ class ZygoteProcess:
             await asyncio.sleep(0.005)
 
     def _writable(self) -> None:
-        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(
+            BlockingIOError, BrokenPipeError, ConnectionResetError
+        ):
             del self._unsent[: self._socket.send(self._unsent)]
         if not self._unsent:
             self._loop.remove_writer(self._socket)
@@ -123,7 +125,9 @@ def environment_of(
         variables = wanted.pop("env_vars", {})
         unknown = sorted(wanted)
     except (ValueError, AttributeError, TypeError) as error:
-        raise RuntimeEnvSetupError(f"unreadable runtime environment: {error}") from error
+        raise RuntimeEnvSetupError(
+            f"unreadable runtime environment: {error}"
+        ) from error
     if unknown:
         raise RuntimeEnvSetupError(f"this node does not support {', '.join(unknown)}")
     environment = {"OMP_NUM_THREADS": "1", **base, **variables}

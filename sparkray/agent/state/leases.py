@@ -46,6 +46,8 @@ from sparkray.resources import CPU, Vector, describe, fits, give_back, take
 
 #: A request that never fits beside smaller ones gets the node kept free for it from then on.
 STARVING_AFTER_S: Final = 1.0
+#: A request that another node refused goes to none for this time.
+SPILL_AGAIN_AFTER_S: Final = 0.25
 #: A lease that was asked back and has not come by then: another is asked back.
 ASK_NEXT_AFTER_S: Final = 0.5
 
@@ -187,6 +189,8 @@ class LeaseTable:
             request.spilled = False
             if event.granted:
                 self.waiting.remove(request)
+            else:
+                request.stay_until = now + SPILL_AGAIN_AFTER_S
         return []
 
     def _pool_broken(self, event: PoolBroken, now: float) -> list[Effect]:
@@ -288,6 +292,8 @@ class LeaseTable:
         if where is not None and where is not self.cluster.own:
             if walk.placed.get(request.request_id):
                 return False  # part of it is served here
+            if now < request.stay_until:
+                return False
             self._spill(request, where, walk)
             return True
         if where is None or not fits(request.resources, walk.room):

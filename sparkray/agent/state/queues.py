@@ -54,6 +54,7 @@ class Request:
     capped_since: float | None = (
         None  #: since when only the cap on processes is in the way
     )
+    stay_until: float = 0.0  #: until then it is not sent to another node
     spilled: bool = False  #: asked of another node at the moment
 
     def __post_init__(self) -> None:

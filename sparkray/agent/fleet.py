@@ -1,0 +1,338 @@
+"""The worker processes of a node: starts them, hears of their ends, keeps the records.
+
+Performs the effects of `state.workers`; knows nothing of who leases a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import signal
+import socket
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparkray.agent.logs import read_tail
+from sparkray.agent.options import AgentOptions
+from sparkray.agent.processes import ZygoteProcess, describe_exit, environment_of
+from sparkray.agent.state import workers as w
+from sparkray.agent.state.workers import PoolKey, Worker, WorkerState, WorkerTable
+from sparkray.config import Settings
+from sparkray.ids import new_worker_id
+from sparkray.protocol import zygote
+from sparkray.protocol.messages import Exit
+
+_log = logging.getLogger(__name__)
+
+#: How long a worker may go on after its channel closed.
+LINGER_S = 1.0
+#: So many starts that fail one after the other break a pool.
+MAX_FAILED_STARTS = 3
+#: How many ended workers are remembered, for those who ask.
+REMEMBERED_DEATHS = 2_000
+#: How long somebody who asks waits for the end of a process.
+DEATH_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeathRecord:
+    """How a worker ended; see `messages.Death`."""
+
+    kind: str
+    reason: str
+    log_tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetEvents:
+    """Whom the fleet tells."""
+
+    gone: Callable[[Worker], None]  #: its process has ended
+    broken: Callable[[PoolKey, str], None]  #: this pool's workers do not start
+    tell: Callable[
+        [bytes, object], bool
+    ]  #: send a message to a worker; False: it is gone
+    started: Callable[[Worker], None]  #: its process exists, its logs can be read
+
+
+class Fleet:
+    """All worker processes of this node."""
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        settings: Settings,
+        token: bytes,
+        *,
+        cpus: int,
+        events: FleetEvents,
+    ) -> None:
+        self._options, self._settings, self._token = options, settings, token
+        self._events = events
+        self.cpus = cpus
+        cap = settings.max_workers or min(2048, 64 + 16 * cpus)
+        self.table = WorkerTable(cap, new_worker_id)
+        self._forks_at_a_time = 2 * max(1, os.cpu_count() or 1)
+        self._zygotes: dict[str, ZygoteProcess] = {}
+        self._queue: deque[tuple[bytes, PoolKey]] = deque()
+        self._forking: set[bytes] = set()
+        self._zygote_of: dict[bytes, ZygoteProcess] = {}
+        self._failed_starts: dict[PoolKey, int] = {}
+        self._deaths: OrderedDict[bytes, DeathRecord] = OrderedDict()
+        self._asking: dict[bytes, list[asyncio.Future[DeathRecord]]] = {}
+        self._stopping = False
+
+    # --- starting ---------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Start the plain environment's zygote."""
+        self._zygote("")
+
+    def preload(self, runtime_env: str, modules: list[str]) -> None:
+        if modules:
+            self._zygote(runtime_env).send(zygote.Preload(modules))
+
+    def start(self, key: PoolKey, count: int) -> None:
+        """Start ``count`` workers of a pool, some at a time."""
+        for _ in range(min(count, self.table.room)):
+            self._apply(self.table.handle(w.StartWanted(key), _now()))
+
+    def log_paths(self, worker_id: bytes) -> tuple[str, str]:
+        stem = os.path.join(self._options.log_dir, f"worker-{worker_id.hex()}")
+        return f"{stem}.out", f"{stem}.err"
+
+    def _pump(self) -> None:
+        while self._queue and len(self._forking) < self._forks_at_a_time:
+            worker_id, key = self._queue.popleft()
+            worker = self.table.workers.get(worker_id)
+            if worker is None or worker.state is not WorkerState.STARTING:
+                continue
+            try:
+                process = self._zygote(key.runtime_env)
+            except OSError as error:
+                self._gone(worker_id, "unknown", f"cannot start a zygote: {error}")
+                continue
+            self._forking.add(worker_id)
+            self._zygote_of[worker_id] = process
+            stdout, stderr = self.log_paths(worker_id)
+            start = self._start_of(worker_id, key)
+            process.send(zygote.ForkWorker(start, stdout, stderr))
+
+    def _start_of(self, worker_id: bytes, key: PoolKey) -> zygote.WorkerStart:
+        options, settings = self._options, self._settings
+        return zygote.WorkerStart(
+            agent_socket=os.path.join(options.session_dir, "agent.sock"),
+            token=self._token,
+            worker_id=worker_id,
+            job_id=key.job_id,
+            session_dir=options.session_dir,
+            host=options.host,
+            port_min=settings.worker_port_min,
+            port_max=settings.worker_port_max,
+            runtime_env=key.runtime_env,
+        )
+
+    def _zygote(self, runtime_env: str) -> ZygoteProcess:
+        process = self._zygotes.get(runtime_env)
+        if process is None:
+            options = self._options
+            environment = environment_of(runtime_env, os.environ, options.token_file)
+            number = len(self._zygotes)
+            process = ZygoteProcess(
+                environment,
+                os.path.join(options.log_dir, f"zygote-{os.getpid()}-{number}.log"),
+                [options.segment_dir, options.session_dir],
+                self._heard,
+                functools.partial(self._zygote_gone, runtime_env),
+            )
+            self._zygotes[runtime_env] = process
+        return process
+
+    # --- what happens to them ---------------------------------------------------------
+
+    def attached(self, worker_id: bytes, pid: int) -> bool:
+        """A worker's channel is there.  Return False if it is none of ours."""
+        worker = self.table.workers.get(worker_id)
+        if worker is None or worker.state is not WorkerState.STARTING:
+            return False
+        self._apply(self.table.handle(w.Attached(worker_id, pid), _now()))
+        self._failed_starts.pop(worker.key, None)
+        self._forking.discard(worker_id)
+        self._pump()
+        return True
+
+    def channel_closed(self, worker_id: bytes) -> None:
+        """It gets no more work; if its process goes on for long, it is killed."""
+        if worker_id in self.table.workers:
+            self.retire(worker_id)
+            loop = asyncio.get_running_loop()
+            reason = "its connection to the agent closed"
+            loop.call_later(LINGER_S, self.kill, worker_id, "unknown", reason)
+
+    def retire(self, worker_id: bytes) -> None:
+        self._apply(self.table.handle(w.Retired(worker_id), _now()))
+
+    def kill(self, worker_id: bytes, kind: str, reason: str) -> None:
+        """End a worker now.  ``kind`` as in `messages.Death`, for the record."""
+        self._apply(self.table.handle(w.Killed(worker_id, kind, reason), _now()))
+
+    def granted(self, worker_id: bytes, now: float) -> None:
+        self._apply(self.table.handle(w.Granted(worker_id), now))
+
+    def returned(self, worker_id: bytes, reusable: bool, now: float) -> None:
+        self._apply(self.table.handle(w.Returned(worker_id, reusable), now))
+
+    def blocked(self, worker_id: bytes, blocked: bool) -> None:
+        worker = self.table.workers.get(worker_id)
+        if worker is not None:
+            worker.blocked = blocked
+
+    def end_job(self, job_id: bytes) -> None:
+        """Kill all workers of a job."""
+        for worker_id in self.table.of_job(job_id):
+            self.kill(worker_id, "exit", "its job ended")
+
+    def housekeeping(self) -> None:
+        """End workers that were idle too long or never came up, and spare zygotes."""
+        now = _now()
+        idle_s = self._settings.worker_idle_s
+        for worker_id in self.table.idle_too_long(self.cpus, idle_s, now):
+            self.retire(worker_id)
+        limit_s = self._settings.worker_start_timeout_s
+        for worker in list(self.table.workers.values()):
+            if worker.state is WorkerState.STARTING and now - worker.since > limit_s:
+                reason = f"it did not start within {limit_s:g} s"
+                self.kill(worker.worker_id, "unknown", reason)
+        needed = {
+            "",
+            *(worker.key.runtime_env for worker in self.table.workers.values()),
+        }
+        for runtime_env in [env for env in self._zygotes if env not in needed]:
+            self._zygotes.pop(runtime_env).close()
+
+    def _apply(self, effects: list[w.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, w.Start):
+                self._queue.append((effect.worker_id, effect.key))
+                self._pump()
+            elif isinstance(effect, w.AskToEnd):
+                self._events.tell(effect.worker_id, Exit(False))
+            else:
+                self._kill_process(effect.worker_id)
+
+    def _kill_process(self, worker_id: bytes) -> None:
+        worker = self.table.workers[worker_id]
+        if worker.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(worker.pid, signal.SIGKILL)
+        elif worker_id not in self._zygote_of:  # never asked for
+            self._gone(worker_id, "unknown", worker.kill_reason)
+
+    def _heard(self, message: object) -> None:
+        if isinstance(message, zygote.Forked):
+            worker = self.table.workers.get(message.worker_id)
+            if worker is not None:
+                worker.pid = message.pid
+                self._events.started(worker)
+                if worker.state is WorkerState.ENDING:
+                    self._kill_process(worker.worker_id)
+        elif isinstance(message, zygote.Exited):
+            kind, reason = describe_exit(message.code, message.pid, _host_name())
+            self._gone(message.worker_id, kind, reason)
+        elif isinstance(message, zygote.ForkFailed):
+            self._gone(message.worker_id, "unknown", message.reason)
+
+    def _gone(self, worker_id: bytes, kind: str, reason: str) -> None:
+        worker = self.table.workers.get(worker_id)
+        if worker is None:
+            return
+        before = worker.state
+        self.table.handle(w.Gone(worker_id), _now())
+        self._forking.discard(worker_id)
+        self._zygote_of.pop(worker_id, None)
+        self._remember(worker, kind, reason)
+        self._events.gone(worker)
+        if before is WorkerState.STARTING and not self._stopping:
+            self._start_failed(worker)
+        self._pump()
+
+    def _start_failed(self, worker: Worker) -> None:
+        failed = self._failed_starts.get(worker.key, 0) + 1
+        self._failed_starts[worker.key] = failed
+        record = self._deaths[worker.worker_id]
+        _log.warning("a worker did not start: %s\n%s", record.reason, record.log_tail)
+        if failed >= MAX_FAILED_STARTS:
+            del self._failed_starts[worker.key]
+            text = f"workers do not start: {record.reason}"
+            tail = (
+                f"\nthe last one's output:\n{record.log_tail}"
+                if record.log_tail
+                else ""
+            )
+            self._events.broken(worker.key, text + tail)
+
+    def _zygote_gone(self, runtime_env: str, process: ZygoteProcess) -> None:
+        if self._zygotes.get(runtime_env) is process:
+            del self._zygotes[runtime_env]
+        if self._stopping:
+            return
+        _log.error("zygote %d ended; its workers end with it", process.pid)
+        for worker_id, owner in list(self._zygote_of.items()):
+            if owner is process:
+                self._gone(worker_id, "signal", "its parent process ended")
+
+    # --- deaths -----------------------------------------------------------------------
+
+    def _remember(self, worker: Worker, kind: str, reason: str) -> None:
+        if worker.kill_reason:
+            reason = f"{worker.kill_reason} ({reason})"
+            kind = worker.kill_kind or kind
+        stdout, stderr = self.log_paths(worker.worker_id)
+        record = DeathRecord(kind, reason, read_tail(stderr) or read_tail(stdout))
+        self._deaths[worker.worker_id] = record
+        if len(self._deaths) > REMEMBERED_DEATHS:
+            self._deaths.popitem(last=False)
+        for waiting in self._asking.pop(worker.worker_id, ()):
+            if not waiting.done():
+                waiting.set_result(record)
+
+    async def death_of(self, worker_id: bytes) -> DeathRecord:
+        """Return how a worker ended, as soon as that is known, within `DEATH_WAIT_S`."""
+        record = self._deaths.get(worker_id)
+        if record is not None:
+            return record
+        if worker_id not in self.table.workers:
+            return DeathRecord("unknown", "this node does not know the worker", "")
+        waiting = asyncio.get_running_loop().create_future()
+        self._asking.setdefault(worker_id, []).append(waiting)
+        try:
+            return await asyncio.wait_for(waiting, DEATH_WAIT_S)
+        except asyncio.TimeoutError:
+            return DeathRecord("unknown", "its process still runs", "")
+
+    async def stop(self) -> None:
+        """End all workers and zygotes."""
+        self._stopping = True
+        for worker in list(self.table.workers.values()):
+            if worker.pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+        zygotes = list(self._zygotes.values())
+        self._zygotes.clear()
+        for process in zygotes:
+            process.close()
+        await asyncio.gather(*(process.wait(3.0) for process in zygotes))
+
+
+def _now() -> float:
+    return time.monotonic()
+
+
+@functools.cache
+def _host_name() -> str:
+    return socket.gethostname()

@@ -1,0 +1,354 @@
+"""Lends workers: does what the scheduler (`state.leases`) decides.
+
+Leases of this node's workers are held in the scheduler's table; those that runtimes of
+this node hold on workers of other nodes are in `LeaseDesk.foreign`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sparkray.agent.fleet import Fleet
+from sparkray.agent.members import Member
+from sparkray.agent.processes import environment_of
+from sparkray.agent.state import events as e
+from sparkray.agent.state.leases import LeaseTable
+from sparkray.agent.state.nodes import ClusterMap, Node
+from sparkray.agent.state.workers import PoolKey, Worker
+from sparkray.config import Settings
+from sparkray.exceptions import ClusterError, SparkrayError
+from sparkray.ids import new_lease_id
+from sparkray.protocol import control
+from sparkray.protocol.messages import (
+    CallFailed,
+    Lease,
+    LeasesGranted,
+    LeaseSpec,
+    LeaseWanted,
+    RequestLeases,
+    WireError,
+)
+from sparkray.transport.errors import from_wire
+
+_log = logging.getLogger(__name__)
+
+#: How often waiting requests are looked at again.
+TICK_S = 0.1
+#: How long a peer may keep a request that could also be served elsewhere, or only there.
+SPILL_WAIT_S, PATIENT_SPILL_WAIT_S = 2.0, 10.0
+#: A call to a peer may take so much longer than what it waits for.
+PEER_CALL_S = 10.0
+#: How often a peer is asked, if its answers do not arrive.
+SPILL_ATTEMPTS = 3
+#: How long the answer to a peer's request is kept, in case it asks again.
+REMEMBER_ANSWER_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the desk needs of the rest of the agent."""
+
+    members: dict[bytes, Member]
+    call_peer: Callable[..., Coroutine[Any, Any, Any]]  #: (node id, method, request, s)
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    changed: Callable[[], None]  #: what is free changed
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """A runtime of this node that waits for the answer to a `RequestLeases`."""
+
+    member: Member
+    call: int
+    spec: LeaseSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreign:
+    """A lease on a worker of another node."""
+
+    node_id: bytes
+    holder: bytes
+
+
+class LeaseDesk:
+    """Requests in, grants out."""
+
+    def __init__(
+        self,
+        node_id: bytes,
+        own: Node,
+        fleet: Fleet,
+        settings: Settings,
+        around: Surroundings,
+    ) -> None:
+        self._node_id, self._fleet, self._around = node_id, fleet, around
+        self.cluster = ClusterMap(own)
+        self.table = LeaseTable(
+            self.cluster,
+            fleet.table,
+            infeasible_timeout_s=settings.infeasible_timeout_s,
+            min_hold_s=settings.lease_min_hold_s,
+            new_id=new_lease_id,
+            on_grant=fleet.granted,
+            on_return=fleet.returned,
+        )
+        self._numbers = itertools.count(1)
+        self._callers: dict[int, _Caller] = {}
+        self._by_call: dict[tuple[bytes, int], int] = {}
+        self._peers_waiting: dict[int, asyncio.Future[list[Lease]]] = {}
+        self._peer_answers: dict[bytes, asyncio.Future[list[Lease]]] = {}
+        self._homes: dict[bytes, bytes] = {}  #: lease id -> node of its foreign holder
+        self.foreign: dict[bytes, _Foreign] = {}
+        self._ticking: asyncio.TimerHandle | None = None
+
+    # --- runtimes of this node --------------------------------------------------------
+
+    def request(self, member: Member, message: RequestLeases, runtime_env: str) -> None:
+        """Serve `RequestLeases`; ``runtime_env`` is the one that holds for the job."""
+        spec = message.spec
+        if not spec.runtime_env and runtime_env:
+            spec = msgspec.structs.replace(spec, runtime_env=runtime_env)
+        try:
+            environment_of(spec.runtime_env, {}, "")
+        except SparkrayError as error:
+            member.channel.fail(message.call, error)
+            return
+        number = next(self._numbers)
+        self._callers[number] = _Caller(member, message.call, spec)
+        self._by_call[member.worker_id, message.call] = number
+        self.feed(e.Requested(number, member.worker_id, spec, max(1, message.count)))
+
+    def withdraw(self, member: Member, call: int) -> None:
+        number = self._by_call.get((member.worker_id, call))
+        if number is not None:
+            self.feed(e.Withdrawn(number))
+
+    def give_back(self, lease_id: bytes, reusable: bool) -> None:
+        foreign = self.foreign.pop(lease_id, None)
+        if foreign is None:
+            self._homes.pop(lease_id, None)
+            self.feed(e.LeaseReturned(lease_id, reusable))
+        else:
+            self._around.spawn(self._return_to(foreign.node_id, lease_id, reusable))
+
+    def member_gone(self, member: Member) -> None:
+        """A runtime ended: its requests and leases end everywhere."""
+        holder = member.worker_id
+        for number, caller in list(self._callers.items()):
+            if caller.member is member:
+                self._forget_caller(number)
+        self.feed(e.HolderGone(holder))
+        for lease_id, foreign in list(self.foreign.items()):
+            if foreign.holder == holder:
+                self.give_back(lease_id, True)
+
+    def node_gone(self, node_id: bytes) -> None:
+        """Another node died: its workers, and what its runtimes held here."""
+        for lease_id, foreign in list(self.foreign.items()):
+            if foreign.node_id == node_id:
+                del self.foreign[lease_id]
+        for lease_id, home in list(self._homes.items()):
+            if home == node_id:
+                self.give_back(lease_id, True)
+        self.feed(e.NodeLost(node_id))
+
+    # --- other agents -----------------------------------------------------------------
+
+    async def lend_to_peer(self, request: control.LeaseFromPeer) -> list[Lease]:
+        """Serve `LeaseFromPeer`.
+
+        Raises:
+            SparkrayError: what the scheduler says.
+        """
+        answer = self._peer_answers.get(request.request_id)
+        if answer is None:
+            answer = asyncio.ensure_future(self._lend(request))
+            self._peer_answers[request.request_id] = answer
+            forget = _popper(self._peer_answers, request.request_id)
+            asyncio.get_running_loop().call_later(REMEMBER_ANSWER_S, forget)
+        return await asyncio.shield(answer)
+
+    async def _lend(self, request: control.LeaseFromPeer) -> list[Lease]:
+        environment_of(request.spec.runtime_env, {}, "")
+        number = next(self._numbers)
+        waiting = asyncio.get_running_loop().create_future()
+        self._peers_waiting[number] = waiting
+        holder = request.holder
+        self.feed(
+            e.Requested(number, holder.worker_id, request.spec, request.count, True)
+        )
+        try:
+            await asyncio.wait({waiting}, timeout=request.wait_s)
+            if not waiting.done():
+                self.feed(e.Withdrawn(number))
+            leases = waiting.result() if waiting.done() else []
+        finally:
+            self._peers_waiting.pop(number, None)
+        for lease in leases:
+            self._homes[lease.lease_id] = holder.node_id
+        return leases
+
+    async def _spill(self, effect: e.Spill, caller: _Caller) -> None:
+        wait_s = PATIENT_SPILL_WAIT_S if effect.patient else SPILL_WAIT_S
+        request = control.LeaseFromPeer(
+            request_id=os.urandom(16),
+            spec=caller.spec,
+            count=effect.count,
+            holder=caller.member.address,
+            wait_s=wait_s,
+        )
+        leases: list[Lease] = []
+        for _ in range(SPILL_ATTEMPTS):  # asking again is safe, and finds lost answers
+            try:
+                answer = await self._around.call_peer(
+                    effect.node_id, "Lease", request, wait_s + PEER_CALL_S
+                )
+                leases = answer.leases
+                break
+            except (ConnectionError, TimeoutError) as error:
+                _log.info("node %s: %s", effect.node_id.hex()[:8], error)
+            except SparkrayError as error:
+                _log.info("node %s refuses: %s", effect.node_id.hex()[:8], error)
+                break
+            if effect.node_id not in self.cluster.peers:
+                break
+        self._spill_answered(effect, caller, leases)
+
+    def _spill_answered(
+        self, effect: e.Spill, caller: _Caller, leases: list[Lease]
+    ) -> None:
+        wanted = effect.request_id in self._callers
+        if leases and not wanted:
+            for lease in leases:
+                back = self._return_to(effect.node_id, lease.lease_id, True)
+                self._around.spawn(back)
+        elif leases:
+            holder = caller.member.worker_id
+            for lease in leases:
+                self.foreign[lease.lease_id] = _Foreign(effect.node_id, holder)
+            self._forget_caller(effect.request_id)
+            caller.member.channel.send(LeasesGranted(caller.call, leases))
+        granted = bool(leases)
+        self.feed(e.SpillAnswered(effect.request_id, effect.node_id, granted))
+
+    async def _return_to(self, node_id: bytes, lease_id: bytes, reusable: bool) -> None:
+        request = control.ReturnPeerLease(lease_id, reusable)
+        for pause_s in (0.2, 1.0, 5.0, 0.0):
+            try:
+                await self._around.call_peer(
+                    node_id, "ReturnLease", request, PEER_CALL_S
+                )
+                return
+            except (ClusterError, ConnectionError, TimeoutError) as error:
+                _log.info("lease %s not returned yet: %s", lease_id.hex(), error)
+            if node_id not in self.cluster.peers:
+                return
+            await asyncio.sleep(pause_s)
+
+    # --- the node's own news ----------------------------------------------------------
+
+    def worker_gone(self, worker_id: bytes) -> None:
+        held = self.table.lease_of(worker_id)
+        if held is not None:
+            self._homes.pop(held.lease_id, None)
+        self.feed(e.WorkerGone(worker_id))
+
+    def pool_broken(self, key: PoolKey, reason: str) -> None:
+        self.feed(e.PoolBroken(key, reason))
+
+    def blocked(self, worker_id: bytes, blocked: bool) -> None:
+        self._fleet.blocked(worker_id, blocked)
+        self.feed(e.WorkerBlocked(worker_id, blocked))
+
+    def feed(self, event: e.Event) -> None:
+        """Give the scheduler an event and do what it says."""
+        for effect in self.table.handle(event, time.monotonic()):
+            self._perform(effect)
+        if self._ticking is None and len(self.table.waiting):
+            loop = asyncio.get_running_loop()
+            self._ticking = loop.call_later(TICK_S, self._tick)
+        self._around.changed()
+
+    def stop(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+
+    def _tick(self) -> None:
+        self._ticking = None
+        self.feed(e.Tick())
+
+    def _perform(self, effect: e.Effect) -> None:
+        if isinstance(effect, e.Grant):
+            self._granted(effect)
+        elif isinstance(effect, e.Fail):
+            self._failed(effect)
+        elif isinstance(effect, e.Spill):
+            caller = self._callers.get(effect.request_id)
+            if caller is not None:
+                self._around.spawn(self._spill(effect, caller))
+        elif isinstance(effect, e.StartWorkers):
+            self._fleet.start(effect.key, effect.count)
+        elif isinstance(effect, e.AskBack):
+            member = self._around.members.get(effect.worker_id)
+            if member is not None:
+                member.channel.send(LeaseWanted())
+        else:
+            self._fleet.retire(effect.worker_id)
+
+    def _granted(self, effect: e.Grant) -> None:
+        leases = [
+            Lease(lease_id, self._around.members[worker_id].address, [])
+            for lease_id, worker_id in effect.leases
+        ]
+        waiting = self._peers_waiting.get(effect.request_id)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(leases)
+            return
+        caller = self._forget_caller(effect.request_id)
+        if caller is not None:
+            caller.member.channel.send(LeasesGranted(caller.call, leases))
+
+    def _failed(self, effect: e.Fail) -> None:
+        error = WireError(effect.kind, list(effect.args))
+        waiting = self._peers_waiting.get(effect.request_id)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(from_wire(error))
+            return
+        caller = self._forget_caller(effect.request_id)
+        if caller is not None:
+            caller.member.channel.send(CallFailed(caller.call, error))
+
+    def _forget_caller(self, number: int) -> _Caller | None:
+        caller = self._callers.pop(number, None)
+        if caller is not None:
+            self._by_call.pop((caller.member.worker_id, caller.call), None)
+        return caller
+
+    def newest_first(self) -> list[tuple[float, Worker]]:
+        """Return leased workers with the time of their lease, the newest first."""
+        workers = self._fleet.table.workers
+        leased = [
+            (held.since, workers[held.worker_id])
+            for held in self.table.held.values()
+            if held.worker_id in workers
+        ]
+        return sorted(leased, key=lambda pair: -pair[0])
+
+
+def _popper(mapping: dict[bytes, Any], key: bytes) -> Callable[[], None]:
+    def pop() -> None:
+        with contextlib.suppress(KeyError):
+            del mapping[key]
+
+    return pop

@@ -1,0 +1,29 @@
+"""The runtimes that are attached to this agent.  Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkray.agent.channels import AgentChannel
+from sparkray.protocol.messages import Address, JobConfig
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A driver, UDF or worker process."""
+
+    channel: AgentChannel
+    kind: str  #: "driver", "udf" or "worker"
+    worker_id: bytes
+    pid: int
+    job_id: bytes
+    address: Address
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A job that runs, at least in part, on this node."""
+
+    job_id: bytes
+    config: JobConfig
+    driver: Member | None = None  #: if it is attached to this very agent

@@ -1,0 +1,45 @@
+"""The agent's gRPC face: takes messages, delegates, answers with messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from sparkray.protocol import control as c
+
+if TYPE_CHECKING:
+    from sparkray.agent.service import AgentService
+    from sparkray.transport.server import Calls
+
+
+class AgentServicer:
+    """Serves `AGENT_CALLS`."""
+
+    service = "Agent"
+    calls: ClassVar[Calls] = c.AGENT_CALLS
+    streams: ClassVar[Calls] = {}
+
+    def __init__(self, agent: AgentService) -> None:
+        self._agent = agent
+
+    async def lease(self, request: c.LeaseFromPeer) -> c.PeerLeases:
+        await self._agent.job(request.spec.job_id)
+        return c.PeerLeases(await self._agent.leases.lend_to_peer(request))
+
+    async def return_lease(self, request: c.ReturnPeerLease) -> c.Ok:
+        self._agent.leases.give_back(request.lease_id, request.reusable)
+        return c.Ok()
+
+    async def kill_worker(self, request: c.KillPeerWorker) -> c.Ok:
+        self._agent.fleet.kill(request.worker_id, "signal", request.reason)
+        return c.Ok()
+
+    async def ask_death(self, request: c.AskPeerDeath) -> c.PeerDeath:
+        record = await self._agent.fleet.death_of(request.worker_id)
+        return c.PeerDeath(record.kind, record.reason, record.log_tail)
+
+    async def free_objects(self, request: c.FreePeerObjects) -> c.Ok:
+        self._agent.objects.free(request.object_ids)
+        return c.Ok()
+
+    async def list_objects(self, request: c.ListObjects) -> c.ObjectList:
+        return await self._agent.list_objects()
