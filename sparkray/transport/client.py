@@ -6,6 +6,8 @@ the errors of this package.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
@@ -17,6 +19,7 @@ from sparkray.transport import errors
 from sparkray.transport.options import CLIENT_OPTIONS, credential
 from sparkray.transport.tls import TLSFiles
 
+_log = logging.getLogger(__name__)
 _AnswerT = TypeVar("_AnswerT")
 
 
@@ -74,14 +77,17 @@ class Peer:
         Raises:
             Exception: as `call`.
         """
-        open_stream = self._open().stream_stream(f"/{service}/{method}")
-        call = open_stream(_encoded(items), metadata=self._metadata)
+        call = self._open().stream_stream(f"/{service}/{method}")(
+            metadata=self._metadata
+        )
+        writer = asyncio.ensure_future(_write_all(call, items))
         try:
             async for body in call:
                 yield codec.decode_as(answer_type, body)
         except grpc.RpcError as error:
             raise _mapped(error, self.address) from None
         finally:
+            writer.cancel()  # or it would take items that belong to the next stream
             call.cancel()
 
     async def close(self) -> None:
@@ -132,9 +138,16 @@ def call_head(
     return codec.decode_as(answer_type, body)
 
 
-async def _encoded(items: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    async for item in items:
-        yield codec.encode(item)
+async def _write_all(call: Any, items: AsyncIterator[Any]) -> None:
+    try:
+        async for item in items:
+            await call.write(codec.encode(item))
+        await call.done_writing()
+    except (grpc.RpcError, asyncio.InvalidStateError):
+        pass  # the stream has ended; its reader is told why
+    except Exception:
+        _log.exception("the items of a stream could not be made")
+        call.cancel()
 
 
 def _credentials(tls: TLSFiles) -> grpc.ChannelCredentials:
