@@ -47,15 +47,21 @@ class Settings:
     max_workers: int = _setting(
         0, "cap on worker processes of a node; 0: 64 + 16 x CPUs, at most 2,048"
     )
-    worker_idle_s: float = _setting(30.0, "an idle worker above the CPU count ends then")
-    worker_start_timeout_s: float = _setting(60.0, "how long a worker may take to start")
+    worker_idle_s: float = _setting(
+        30.0, "an idle worker above the CPU count ends then"
+    )
+    worker_start_timeout_s: float = _setting(
+        60.0, "how long a worker may take to start"
+    )
     worker_port_min: int = _setting(0, "first port for workers; 0: any free port")
     worker_port_max: int = _setting(0, "last port for workers")
     # objects
     object_store_memory: int = _setting(
         0, "bytes of the object store; 0: 30 % of memory, as far as /dev/shm has room"
     )
-    store_high_water: float = _setting(0.8, "fraction of the store above which it spills")
+    store_high_water: float = _setting(
+        0.8, "fraction of the store above which it spills"
+    )
     store_full_timeout_s: float = _setting(20.0, "how long `put` waits for room")
     spill_dir: str = _setting("", "directory for spilled objects; default: session dir")
     # cluster
@@ -63,7 +69,9 @@ class Settings:
         "", "parent of session directories; default: sparkray-<uid> under TMPDIR"
     )
     start_timeout_s: float = _setting(30.0, "how long starting or joining may take")
-    node_timeout_s: float = _setting(10.0, "a silent node is declared dead after this time")
+    node_timeout_s: float = _setting(
+        10.0, "a silent node is declared dead after this time"
+    )
     report_interval_s: float = _setting(1.0, "how often an agent reports at least")
     memory_threshold: float = _setting(
         0.95, "fraction of host memory above which the newest retriable task is ended"
@@ -85,7 +93,9 @@ class Settings:
             text = environment.get(PREFIX + setting.name.upper())
             if text is not None:
                 values[setting.name] = _parse(setting.name, text, type(setting.default))
-        values.update({name: value for name, value in given.items() if value is not None})
+        values.update(
+            {name: value for name, value in given.items() if value is not None}
+        )
         return cls(**values)
 
     def shared(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ GPU: Final = "GPU"
 MEMORY: Final = "memory"
 OBJECT_STORE_MEMORY: Final = "object_store_memory"
 
-#: Resource name -> amount in 1/10,000.  Never holds a zero, so equal requests are equal.
+#: Resource name -> amount in 1/10,000.  Holds no zero, so equal requests are equal.
 Vector: TypeAlias = dict[str, int]
 
 
@@ -46,15 +46,15 @@ def to_user(vector: Mapping[str, int]) -> dict[str, float]:
 
 
 def fits(request: Mapping[str, int], room: Mapping[str, int]) -> bool:
-    for name, units in request.items():
+    for name, units in request.items():  # noqa: SIM110 - on the path of every lease
         if room.get(name, 0) < units:
             return False
     return True
 
 
 def take(room: Vector, request: Mapping[str, int]) -> None:
-    """Subtract in place.  May go below zero: a resumed worker takes its CPU back at once,
-    whoever has it meanwhile."""
+    """Subtract in place.  May go below zero: a resumed worker takes its CPU back at
+    once, whoever has it meanwhile."""
     for name, units in request.items():
         room[name] = room.get(name, 0) - units
 

@@ -31,7 +31,9 @@ def decode_channel(body: bytes) -> Any:
     try:
         return _decode_channel(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"undecodable message of {len(body)} bytes: {error}") from error
+        raise ProtocolError(
+            f"undecodable message of {len(body)} bytes: {error}"
+        ) from error
 
 
 def decode_as(kind: type[_MessageT], body: bytes) -> _MessageT:

@@ -6,8 +6,6 @@ protocol.  The docstrings follow the form of `protocol.messages`.
 
 from __future__ import annotations
 
-from typing import Union
-
 import msgspec
 
 from sparkray.protocol.messages import (
@@ -16,7 +14,6 @@ from sparkray.protocol.messages import (
     Lease,
     LeaseSpec,
     ObjectRow,
-    WireError,
 )
 
 
@@ -106,7 +103,7 @@ class ClusterView(msgspec.Struct):
 
 
 class NodeGone(msgspec.Struct):
-    """Head -> agent, on its stream: a node was declared dead (perhaps the reader's own).
+    """Head -> agent, on its stream: a node is held dead (perhaps the reader's own).
 
     Repeatable.
     Answer: none.
@@ -286,7 +283,7 @@ class KVReply(msgspec.Struct):
     Errors: none.
     """
 
-    value: Union[bytes, None]
+    value: bytes | None
 
 
 class KVKeyList(msgspec.Struct):
@@ -436,8 +433,8 @@ class UpItem(msgspec.Struct):
     Errors: none.
     """
 
-    report: Union[NodeReport, None] = None
-    logs: Union[LogBatch, None] = None
+    report: NodeReport | None = None
+    logs: LogBatch | None = None
 
 
 class DownItem(msgspec.Struct):
@@ -448,11 +445,11 @@ class DownItem(msgspec.Struct):
     Errors: none.
     """
 
-    view: Union[ClusterView, None] = None
-    gone: Union[NodeGone, None] = None
-    job_ended: Union[JobEnded, None] = None
-    logs: Union[LogBatch, None] = None
-    shutdown: Union[Shutdown, None] = None
+    view: ClusterView | None = None
+    gone: NodeGone | None = None
+    job_ended: JobEnded | None = None
+    logs: LogBatch | None = None
+    shutdown: Shutdown | None = None
 
 
 #: Head calls that a runtime or the command line may make: name -> (request, answer).
