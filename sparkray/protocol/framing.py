@@ -31,7 +31,7 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._max_body_bytes = max_body_bytes
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes | memoryview) -> list[bytes]:
         """Add what one ``recv`` returned; return the bodies that are now complete.
 
         Raises:
@@ -54,7 +54,7 @@ class FrameDecoder:
         """How much of an unfinished frame is held."""
         return len(self._buffer)
 
-    def _take(self, data: bytes | bytearray) -> tuple[list[bytes], int]:
+    def _take(self, data: bytes | bytearray | memoryview) -> tuple[list[bytes], int]:
         frames: list[bytes] = []
         position, size = 0, len(data)
         unpack = LENGTH.unpack_from

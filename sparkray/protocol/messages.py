@@ -595,7 +595,7 @@ class StreamItem(msgspec.Struct, array_like=True, tag=45):
 class StreamConsumed(msgspec.Struct, array_like=True, tag=46):
     """Owner -> worker: the consumer has taken this many items.
 
-    Repeatable: the highest count holds.  -1: nobody will take any more, stop.
+    Repeatable: the highest count holds.  -1: nobody will take any more; run on unheld.
     Answer: none.
     Errors: none.
     """
@@ -630,12 +630,14 @@ class ReclaimTasks(msgspec.Struct, array_like=True, tag=48):
 class TasksReclaimed(msgspec.Struct, array_like=True, tag=49):
     """Worker -> owner: these will not run here.
 
-    Not repeatable.
+    Not repeatable.  Also sent unasked when the running task begins to wait for others:
+    then ``blocked`` is true, and tasks behind it would wait with it.
     Answer: none.
     Errors: none.
     """
 
     numbers: list[int]
+    blocked: bool = False
 
 
 class YieldLease(msgspec.Struct, array_like=True, tag=50):
@@ -707,6 +709,19 @@ class RemoveBorrower(msgspec.Struct, array_like=True, tag=55):
     count: int
 
 
+class CancelObject(msgspec.Struct, array_like=True, tag=56):
+    """Borrower -> owner: cancel the task that makes this object.
+
+    Repeatable.
+    Answer: none; the object becomes a `TaskCancelledError`.
+    Errors: none; a task that has ended is left alone.
+    """
+
+    object_id: bytes
+    force: bool
+    recursive: bool
+
+
 AgentMessage = Union[
     Attach, Attached, CallFailed, Done, RequestLeases, LeasesGranted, WithdrawRequest,
     ReturnLease, Blocked, Unblocked, KillWorker, AskDeath, Death, CreateObject,
@@ -718,7 +733,7 @@ AgentMessage = Union[
 TaskMessage = Union[
     Hello, DefineTask, PushTask, TaskDone, TaskReplied, StreamItem, StreamConsumed,
     CancelTask, ReclaimTasks, TasksReclaimed, YieldLease, Retiring, GetObject, ObjectReady,
-    AddBorrower, RemoveBorrower,
+    AddBorrower, RemoveBorrower, CancelObject,
 ]  # fmt: skip
 
 ChannelMessage = Union[AgentMessage, TaskMessage]

@@ -1,0 +1,527 @@
+"""The runtime of a process: its parts put together, its life, and its forks.
+
+    connect() -> Runtime -> close()
+
+There is one current runtime in a process at most; it is set here and nowhere else.  A
+forked child has none: its first use of sparkray attaches it as a process of its own,
+because the threads and sockets of its parent did not come along.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sparkray import ids
+from sparkray.config import Settings
+from sparkray.exceptions import ClusterError, SparkrayError, TaskCancelledError
+from sparkray.protocol import control
+from sparkray.protocol.codec import decode_as, encode
+from sparkray.protocol.framing import frame
+from sparkray.protocol.messages import (
+    AddBorrower,
+    Attach,
+    Attached,
+    CancelObject,
+    CancelTask,
+    DumpObjects,
+    GetObject,
+    HeadCall,
+    JobConfig,
+    LogLines,
+    NodeDied,
+    ObjectReady,
+    ObjectRow,
+    ObjectsDumped,
+    RemoveBorrower,
+    Retiring,
+    StreamItem,
+    TaskDone,
+    TaskReplied,
+    TasksReclaimed,
+    YieldLease,
+)
+from sparkray.runtime.agent_link import AgentLink
+from sparkray.runtime.fetch import Fetcher
+from sparkray.runtime.functions import TaskTemplate
+from sparkray.runtime.ownership import Ownership
+from sparkray.runtime.peers import Peers, remove_socket
+from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator, hooks
+from sparkray.runtime.shared import Shared
+from sparkray.runtime.state.objects import STATE_NAMES, Entry
+from sparkray.runtime.state.scheduling import Task
+from sparkray.runtime.state.streams import Stream
+from sparkray.runtime.submit import Submitter, describe
+from sparkray.store.segment import WritableSegments
+from sparkray.transport.channel import Channel, IOLoop, listen_tcp, listen_unix
+
+if TYPE_CHECKING:
+    import ssl
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """How a process attaches to the agent of its host.
+
+    Attributes:
+        agent_socket: path of the agent's Unix socket.
+        token: the cluster's secret.
+        kind: "driver", "udf" or "worker".
+        config: the job's configuration; None where the agent knows it (workers).
+        job_id: the job to belong to; empty for a new one.
+        worker_id: our id; empty for a new one.
+        socket_dir: where our own Unix socket goes.
+        host: address that other nodes reach us at; "" if only this host shall.
+        ports: first and last port of our TCP listener; (0, 0) any.
+        runtime_env: canonical JSON of this process's environment.
+        timeout_s: how long attaching may take.
+    """
+
+    agent_socket: str
+    token: bytes
+    kind: str
+    config: JobConfig | None
+    job_id: bytes = b""
+    worker_id: bytes = b""
+    socket_dir: str = ""
+    host: str = ""
+    ports: tuple[int, int] = (0, 0)
+    runtime_env: str = ""
+    timeout_s: float = 30.0
+    settings: Settings = Settings()
+    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
+
+
+class Runtime:
+    """One process's part of the cluster.  Made by `connect`; threads may share it."""
+
+    def __init__(self, options: ConnectOptions) -> None:
+        self.options = options
+        self.closed = False
+        self.on_logs: Callable[[LogLines], None] = _print_lines
+        self.on_agent_lost: Callable[[str], None] = self._fail_everything
+        self.on_agent_message: Callable[[Any], None] = lambda message: None
+        self.on_peer_lost: Callable[[Channel], None] = lambda channel: None
+        loop = IOLoop("sparkray-io")
+        self.shared = shared = Shared(loop, options.settings)
+        self.ownership = Ownership(shared)
+        self._segments = WritableSegments()
+        self.fetcher = Fetcher(shared, self.ownership, self._segments)
+        self.submitter = Submitter(shared, self.ownership, self.fetcher)
+        self.fetcher.submitter = self.submitter
+        self.ownership.settle = self.submitter.settle
+        self.worker_id = options.worker_id or bytes(ids.new_worker_id())
+        shared.peers = Peers(loop, options.token, options.tls, self._peer_lost)
+        self._abandoned: list[Stream] = []
+        self._path = os.path.join(
+            options.socket_dir or os.path.join(_session_of(options), "sockets"),
+            f"{self.worker_id[:8].hex()}.sock",
+        )
+        self._install_handlers()
+
+    def _install_handlers(self) -> None:
+        leasing = self.submitter.leasing
+        self.shared.peers.handlers.update({
+            TaskDone: self.submitter.on_done,
+            TaskReplied: self.submitter.on_replied,
+            StreamItem: self.submitter.on_items,
+            TasksReclaimed: leasing.on_reclaimed,
+            YieldLease: leasing.on_yield,
+            Retiring: leasing.on_retiring,
+            GetObject: self.ownership.on_get,
+            ObjectReady: self.ownership.on_ready,
+            AddBorrower: self.ownership.on_add,
+            RemoveBorrower: self.ownership.on_remove,
+            CancelObject: self._on_cancel_object,
+        })
+
+    def start(self) -> None:
+        """Listen, attach to the agent, and become part of the cluster."""
+        options, shared = self.options, self.shared
+        shared.loop.start()
+        unix = listen_unix(self._path)
+        shared.peers.listen(unix)
+        port = 0
+        if options.host:
+            tcp = listen_tcp(options.host, *options.ports)
+            port = tcp.getsockname()[1]
+            shared.peers.listen(tcp)
+        shared.agent = AgentLink(
+            shared.loop,
+            options.agent_socket,
+            options.token,
+            on_message=self._from_agent,
+            on_lost=lambda reason: self.on_agent_lost(reason),
+        )
+        attached: Attached = shared.agent.attach(
+            Attach(
+                kind=options.kind,
+                worker_id=self.worker_id,
+                pid=os.getpid(),
+                job_id=options.job_id,
+                path=self._path,
+                host=options.host,
+                port=port,
+                config=options.config,
+                versions=versions(),
+            ),
+            options.timeout_s,
+        )
+        shared.attached = self.attached = attached
+        shared.address = attached.address
+        shared.config = attached.config
+        shared.settings = options.settings.with_shared(attached.settings)
+        shared.runtime_env = options.runtime_env or attached.config.runtime_env
+        shared.peers.introduce(attached.cluster_id, attached.address)
+
+    # --- who and where ---
+
+    @property
+    def job_id(self) -> bytes:
+        return self.attached.job_id
+
+    @property
+    def node_id(self) -> bytes:
+        return self.attached.node_id
+
+    @property
+    def namespace(self) -> str:
+        return self.shared.config.namespace
+
+    @property
+    def config(self) -> JobConfig:
+        return self.shared.config
+
+    @property
+    def address(self) -> Any:
+        return self.shared.address
+
+    # --- the public operations ---
+
+    def submit(self, template: TaskTemplate, args: Any, kwargs: Any) -> Any:
+        return self.submitter.submit(template, args, kwargs)
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        return self.fetcher.get(refs, timeout_s)
+
+    def wait(
+        self, waitables: Sequence[Any], num_returns: int, timeout_s: float | None
+    ) -> tuple[list[Any], list[Any]]:
+        return self.fetcher.wait(waitables, num_returns, timeout_s)
+
+    def put(self, value: Any) -> ObjectRef:
+        return self.fetcher.put(value)
+
+    def head_call(self, method: str, request: Any, timeout_s: float = 30.0) -> Any:
+        """Ask the head, through the agent (methods: `control.HEAD_CALLS`)."""
+        answer_type = control.HEAD_CALLS[method][1]
+        reply = self.shared.agent.call(
+            lambda call: HeadCall(call, method, encode(request)), timeout_s
+        )
+        return decode_as(answer_type, reply.body)
+
+    def cancel(self, ref: ObjectRef, *, force: bool, recursive: bool) -> None:
+        """Stop the task that makes an object; one that has ended is left alone."""
+        with self.shared.lock:
+            entry = self.ownership.entry_of(ref)
+            if entry.owner is not None:
+                message = CancelObject(entry.id, force, recursive)
+                self.shared.peers.send(entry.owner, message)
+                return
+            if isinstance(entry.task, Task):
+                self._cancel_task(entry.task, force=force, recursive=recursive)
+
+    def cancel_children(self, task_id: bytes) -> None:
+        """Cancel what a cancelled task has started and not finished."""
+        with self.shared.lock:
+            for task in list(self.submitter.tasks.values()):
+                if task.parent == task_id:
+                    self._cancel_task(task, force=False, recursive=True)
+
+    def _cancel_task(self, task: Task, *, force: bool, recursive: bool) -> None:
+        task.cancelled = True
+        worker = task.worker
+        if worker is None:
+            key = task.template.key
+            with contextlib.suppress(ValueError):
+                key.queue.remove(task)
+            self.submitter.fail(task, TaskCancelledError(describe(task)))
+            self.submitter.settle()
+            self.submitter.leasing.withdraw_if_idle(key)
+        else:
+            worker.channel.send(frame(encode(CancelTask(task.number, recursive))))
+            if force:
+                self.submitter.leasing.kill(worker, f"cancel of {describe(task)}")
+
+    def _on_cancel_object(self, channel: Channel, messages: Sequence[Any]) -> None:
+        with self.shared.lock:
+            for message in messages:
+                entry = self.shared.table.entries.get(message.object_id)
+                if entry is not None and isinstance(entry.task, Task):
+                    self._cancel_task(
+                        entry.task, force=message.force, recursive=message.recursive
+                    )
+
+    # --- what refs need (see `refs.RefSupport`) ---
+
+    def adopt(self, object_id: bytes, owner: Any) -> None:
+        with self.shared.lock:
+            self.ownership.adopt(object_id, owner)
+
+    def share_out_of_band(self, ref: ObjectRef) -> None:
+        """A ref was pickled by something else than sparkray: who holds it is unknown.
+
+        The object is kept until the session ends.
+        """
+        with self.shared.lock:
+            entry = self.ownership.entry_of(ref)
+            if entry.id not in self._kept_for_ever:
+                self._kept_for_ever.add(entry.id)
+                entry.pins += 1
+
+    @functools.cached_property
+    def _kept_for_ever(self) -> set[bytes]:
+        return set()
+
+    def future_of(self, ref: ObjectRef) -> Any:
+        return self.fetcher.future_of(ref)
+
+    def next_item(self, stream: Stream, timeout_s: float | None) -> ObjectRef | None:
+        return self.fetcher.next_item(stream, timeout_s)
+
+    def abandon(self, stream: Stream) -> None:
+        """A generator's handle went away.  Called from ``__del__``: only notes."""
+        self._abandoned.append(stream)
+        self.shared.loop.post(self._drop_abandoned)
+
+    def _drop_abandoned(self) -> None:
+        with self.shared.lock:
+            while self._abandoned:
+                stream = self._abandoned.pop()
+                stream.abandoned = True
+                self.submitter.drop_items(stream)
+                self.submitter.note_taken(stream)
+            self.shared.settle_releases()
+
+    # --- events ---
+
+    def _from_agent(self, message: Any) -> None:
+        if isinstance(message, LogLines):
+            self.on_logs(message)
+        elif isinstance(message, DumpObjects):
+            self.shared.agent.send(ObjectsDumped(message.call, self._object_rows()))
+        elif isinstance(message, NodeDied):
+            self._node_died(message)
+        else:
+            self.on_agent_message(message)
+
+    def _node_died(self, message: NodeDied) -> None:
+        """Channels to a dead host hang; end them, so that their tasks go on elsewhere."""
+        self.shared.peers.close_node(message.node_id, message.reason)
+
+    def _peer_lost(self, channel: Channel, reason: str) -> None:
+        address = channel.peer.address
+        self.on_peer_lost(channel)
+        with self.shared.lock:
+            self.submitter.leasing.worker_lost(channel, reason)
+            if address is not None:
+                self.ownership.process_lost(address.worker_id, reason)
+            self.shared.settle_releases()
+
+    def _fail_everything(self, reason: str) -> None:
+        """The agent is gone and with it all that we could do: nothing waits in vain."""
+        with self.shared.lock:
+            if self.closed:
+                return
+            self.shared.closed = f"the node agent of this host is gone: {reason}"
+            error = ClusterError(self.shared.closed)
+            for task in list(self.submitter.tasks.values()):
+                self.submitter.fail(task, error)
+            self.ownership.fail_pending(error)
+            self.submitter.settle()
+
+    def _object_rows(self) -> list[ObjectRow]:
+        with self.shared.lock:
+            entries = list(self.shared.table.entries.values())
+            return [self._row(entry) for entry in entries if entry.owner is None]
+
+    def _row(self, entry: Entry) -> ObjectRow:
+        task = entry.task if isinstance(entry.task, Task) else None
+        return ObjectRow(
+            object_id=entry.id,
+            size_bytes=entry.size,
+            state=STATE_NAMES[entry.state],
+            local_refs=entry.local,
+            borrowers=len(entry.borrowers or ()),
+            task_pins=entry.pins,
+            nodes=[source.node_id for source in entry.sources or ()],
+            owner_pid=os.getpid(),
+            owner_worker_id=self.worker_id,
+            task_name=task.template.name if task else "",
+        )
+
+    # --- the end ---
+
+    def close(self, reason: str = "sparkray.shutdown() was called") -> None:
+        """Leave the cluster; everything that still waits gets an error."""
+        if self.closed:
+            return
+        with self.shared.lock:
+            self.closed = True
+            self.shared.closed = f"{reason}; call sparkray.init() first"
+            error = SparkrayError(self.shared.closed)
+            if hasattr(self.shared, "attached"):
+                self.submitter.leasing.return_all()
+            for task in list(self.submitter.tasks.values()):
+                self.submitter.fail(task, error)
+            self.ownership.fail_pending(error)
+        _unset(self)
+        self.fetcher.close()
+        self.shared.loop.post(self._close_on_loop)
+        self.shared.loop.stop()
+        self._segments.close()
+        remove_socket(self._path)
+
+    def _close_on_loop(self) -> None:
+        self.shared.peers.close()
+        if hasattr(self.shared, "agent"):
+            self.shared.agent.close()
+
+
+# --- the current runtime -----------------------------------------------------------------
+
+_current: Runtime | None = None
+_lock = threading.Lock()  #: guards `_current` against two threads that connect at once
+_parent: ConnectOptions | None = None  #: in a forked child: how its parent had attached
+
+
+def connect(
+    options: ConnectOptions, prepare: Callable[[Runtime], None] | None = None
+) -> Runtime:
+    """Attach this process to the cluster and make that its current runtime.
+
+    Args:
+        prepare: called with the runtime before it listens (the executor's handlers).
+
+    Raises:
+        ConnectionError: no agent there, it does not answer, or the token is wrong.
+        SparkrayError: it refuses, or the process has a runtime already.
+    """
+    global _current
+    with _lock:
+        if _current is not None:
+            raise SparkrayError("this process belongs to a cluster already")
+        runtime = Runtime(options)
+        if prepare is not None:
+            prepare(runtime)
+        try:
+            runtime.start()
+        except BaseException:
+            runtime.close("connecting failed")
+            raise
+        hooks.runtime = runtime
+        hooks.dropped = runtime.shared.note_dropped
+        _current = runtime
+    return runtime
+
+
+def current_or_none() -> Runtime | None:
+    """Return the current runtime; a forked child of a member becomes one here."""
+    if _current is None and _parent is not None:
+        return _attach_child()
+    return _current
+
+
+def current() -> Runtime:
+    """Return the current runtime.
+
+    Raises:
+        SparkrayError: this process belongs to no cluster.
+    """
+    runtime = current_or_none()
+    if runtime is None:
+        raise SparkrayError("this process belongs to no cluster; call sparkray.init()")
+    return runtime
+
+
+hooks.require = current
+
+
+def _unset(runtime: Runtime) -> None:
+    global _current
+    if _current is runtime:
+        _current = None
+    if hooks.runtime is runtime:
+        hooks.runtime = None
+        hooks.dropped = _forget
+
+
+def _forget(object_id: bytes) -> None:
+    return
+
+
+def _attach_child() -> Runtime:
+    global _parent
+    options = _parent
+    assert options is not None
+    _parent = None
+    return connect(options)
+
+
+def _after_fork_in_child() -> None:
+    """Threads, epoll and sockets of the parent are of no use here: start afresh."""
+    global _current, _lock, _parent
+    runtime, _current, _lock = _current, None, threading.Lock()
+    hooks.runtime, hooks.dropped = None, _forget
+    if runtime is not None and not runtime.closed and hasattr(runtime, "attached"):
+        _parent = replace(
+            runtime.options,
+            kind="udf",
+            job_id=runtime.job_id,
+            worker_id=b"",
+            config=runtime.config,
+        )
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _close_at_exit() -> None:
+    if _current is not None:
+        _current.close("the process ends")
+
+
+atexit.register(_close_at_exit)
+
+
+def versions() -> dict[str, str]:
+    """Return what must agree between the processes of a cluster."""
+    from sparkray import __version__
+
+    return {"python": platform.python_version(), "sparkray": __version__}
+
+
+def _session_of(options: ConnectOptions) -> str:
+    return os.path.dirname(options.agent_socket)
+
+
+def _print_lines(message: LogLines) -> None:
+    """Show what a worker printed, each line with who printed it."""
+    stream = sys.stderr if message.is_stderr else sys.stdout
+    prefix = f"({message.name} pid={message.pid}, {message.host})"
+    try:
+        stream.write("".join(f"{prefix} {line}\n" for line in message.lines))
+        stream.flush()
+    except (ValueError, OSError):  # the user closed or redirected it: not our failure
+        log.debug("could not print lines of %s", prefix)

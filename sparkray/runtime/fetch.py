@@ -1,0 +1,464 @@
+"""Values: `get`, `wait`, `put`, futures and streams, for caller threads.
+
+A caller waits on a lock of its own that the I/O thread releases; Ctrl-C interrupts it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from sparkray.exceptions import GetTimeoutError, TaskError
+from sparkray.protocol.messages import (
+    AbortObject,
+    Argument,
+    CreateObject,
+    ObjectPinned,
+    ObjectSource,
+    PinObject,
+    ReturnValue,
+    SealObject,
+)
+from sparkray.runtime.ownership import Ownership
+from sparkray.runtime.refs import (
+    DynamicObjectRefGenerator,
+    ObjectRef,
+    ObjectRefGenerator,
+    collecting,
+)
+from sparkray.runtime.shared import Shared
+from sparkray.runtime.state.objects import (
+    FAILED,
+    INLINE,
+    PENDING,
+    STORED,
+    Entry,
+)
+from sparkray.runtime.state.streams import Stream
+from sparkray.runtime.submit import Submitter, describe
+from sparkray.store.segment import WritableSegments, map_for_reading
+from sparkray.store.serialize import Serialized, deserialize, serialize
+
+#: First byte of the value of a ``num_returns="dynamic"`` task: a list of object ids.
+DYNAMIC_KIND: Final = 0x06
+
+
+class Waiter:
+    """One waiting thread: released when enough entries are settled, or one failed."""
+
+    __slots__ = ("released", "remaining", "stop_on_failure")
+
+    def __init__(self, remaining: int, *, stop_on_failure: bool) -> None:
+        self.remaining = remaining
+        self.stop_on_failure = stop_on_failure
+        self.released = threading.Lock()
+        self.released.acquire()
+
+    def notify(self, entry: Entry) -> None:
+        if self.remaining <= 0:
+            return
+        self.remaining -= 1
+        if not self.remaining or (self.stop_on_failure and entry.state == FAILED):
+            self.remaining = 0
+            self.released.release()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Return False on time-out."""
+        return self.released.acquire(timeout=-1 if timeout_s is None else timeout_s)
+
+
+class _FutureWaiter:
+    """Completes a future once its object is there, on a thread of the resolver."""
+
+    def __init__(self, resolve: Callable[[], None]) -> None:
+        self._resolve = resolve
+
+    def notify(self, entry: Entry) -> None:
+        self._resolve()
+
+
+class Fetcher:
+    """Reads and writes objects for caller threads."""
+
+    def __init__(
+        self, shared: Shared, ownership: Ownership, segments: WritableSegments
+    ) -> None:
+        self._shared = shared
+        self._ownership = ownership
+        self._segments = segments
+        self.submitter: Submitter
+        self._resolver: concurrent.futures.ThreadPoolExecutor | None = None
+
+    # --- get ---
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        """Return the values, in order.
+
+        Raises:
+            GetTimeoutError: not all were there in time.
+            TaskError, ObjectLostError, ...: the first failure.
+        """
+        with self._shared.lock:
+            entries = [self._ownership.entry_of(ref) for ref in refs]
+            pending = [entry for entry in entries if entry.state == PENDING]
+            if pending:
+                waiter = self._watch(pending, len(pending), stop_on_failure=True)
+        if pending and not self._wait(waiter, timeout_s):
+            self._unwatch(waiter, pending)
+            assert timeout_s is not None
+            raise GetTimeoutError(timeout_s, self._story(entries))
+        return self.values_of(entries)
+
+    def values_of(self, entries: Sequence[Entry]) -> list[Any]:
+        """Return the values of settled entries; a failed one raises."""
+        for entry in entries:
+            if entry.state == FAILED:
+                raise self._error_of(entry)
+        self._pin_ahead(entries)
+        return [self._value_of(entry) for entry in entries]
+
+    def _value_of(self, entry: Entry) -> Any:
+        if entry.state == INLINE:
+            value = entry.value
+            if value[0] == DYNAMIC_KIND:
+                return self._dynamic(entry)
+            return deserialize(value)
+        if entry.state == FAILED:
+            raise self._error_of(entry)
+        return deserialize(self._mapped(entry))
+
+    def _error_of(self, entry: Entry) -> BaseException:
+        error = deserialize(entry.value)
+        if isinstance(error, TaskError):
+            return error.as_user_error()
+        assert isinstance(error, BaseException)
+        return error
+
+    def _dynamic(self, entry: Entry) -> DynamicObjectRefGenerator:
+        object_ids: list[bytes] = msgspec.msgpack.decode(entry.value[1:])
+        with self._shared.lock:
+            for object_id in object_ids:
+                self._ownership.adopt(object_id, entry.owner or self._shared.address)
+        return DynamicObjectRefGenerator(
+            [ObjectRef(object_id, entry.owner) for object_id in object_ids]
+        )
+
+    # --- objects in the store ---
+
+    def _pin_ahead(self, entries: Sequence[Entry]) -> None:
+        """Map all stored objects, their pins under way together."""
+        stored = [e for e in entries if e.state == STORED and self._mapping(e) is None]
+        if len(stored) < 2:
+            return
+        agent = self._shared.agent
+        with self._shared.blocking():
+            calls = [(e, agent.start(self._pin_call(e))) for e in stored]
+            for entry, call in calls:
+                self._map(entry, agent.wait_for(call))
+
+    def _pin_call(self, entry: Entry) -> Callable[[int], PinObject]:
+        return lambda call: PinObject(call, entry.id, entry.sources or [])
+
+    def _mapped(self, entry: Entry) -> memoryview:
+        view = self._mapping(entry)
+        if view is None:
+            near = any(
+                s.node_id == self._shared.address.node_id for s in entry.sources or ()
+            )
+            if near:
+                pinned = self._shared.agent.call(self._pin_call(entry))
+            else:
+                with self._shared.blocking():
+                    pinned = self._shared.agent.call(self._pin_call(entry))
+            view = self._map(entry, pinned)
+        return view
+
+    def _mapping(self, entry: Entry) -> memoryview | None:
+        mapping = entry.mapping() if entry.mapping is not None else None
+        return None if mapping is None else memoryview(mapping).toreadonly()
+
+    def _map(self, entry: Entry, pinned: ObjectPinned) -> memoryview:
+        object_id, note = entry.id, self._shared.note_unmapped
+        view = map_for_reading(pinned.path, pinned.size_bytes, lambda: note(object_id))
+        with self._shared.lock:
+            known = self._mapping(entry)
+            if known is not None:
+                return known  # another thread was faster; ours unmaps itself
+            entry.mapping = weakref.ref(view.obj)
+            here = self._shared.address.node_id
+            if entry.sources is not None and entry.owner is None:
+                if all(source.node_id != here for source in entry.sources):
+                    flight = self._shared.attached.flight
+                    entry.sources = [*entry.sources, ObjectSource(here, flight)]
+        return view
+
+    def argument_value(self, argument: Argument) -> Any:
+        """Return a task argument that its owner sent or described."""
+        if argument.value is not None and argument.value[0] != DYNAMIC_KIND:
+            return deserialize(argument.value)
+        assert argument.owner is not None
+        with self._shared.lock:
+            entry = self._shared.table.entries.get(argument.object_id)
+            if entry is None:
+                entry = self._shared.table.borrow(argument.object_id, argument.owner)
+            entry.pins += 1
+            if entry.state == PENDING and argument.value is None:
+                entry.sources = argument.sources
+                entry.settle(STORED, b"")
+            elif entry.state == PENDING:
+                entry.settle(INLINE, argument.value or b"")
+        try:
+            return self._value_of(entry)
+        finally:
+            with self._shared.lock:
+                self._shared.table.unpin([entry])
+                self._shared.settle_releases()
+
+    # --- put ---
+
+    def put(self, value: Any) -> ObjectRef:
+        with collecting() as met:
+            serialized = serialize(value, "the value")
+        entry = self.put_serialized(serialized, met, local=1, pins=0)
+        return ObjectRef(entry.id)
+
+    def put_serialized(
+        self, serialized: Serialized, met: Sequence[ObjectRef], *, local: int, pins: int
+    ) -> Entry:
+        """Make an owned object that is held by ``local`` refs and ``pins`` pins."""
+        shared = self._shared
+        _, object_id = shared.new_object_id()
+        inline = serialized.size_bytes <= shared.settings.inline_max_bytes
+        if not inline:
+            self._write(object_id, serialized, shared.address.worker_id)
+        value = serialized.to_bytes() if inline else b""
+        with shared.lock:
+            entry = shared.own_entry(object_id, INLINE if inline else STORED, value)
+            entry.local, entry.pins = local, pins
+            entry.size = serialized.size_bytes
+            if not inline:
+                entry.sources = [self._here()]
+            if met:
+                contained = [self._ownership.entry_of(ref) for ref in set(met)]
+                for inner in contained:
+                    inner.pins += 1
+                entry.contains = contained
+        return entry
+
+    def return_value(
+        self,
+        object_id: bytes,
+        index: int,
+        serialized: Serialized,
+        met: Sequence[ObjectRef],
+        owner: Any,
+    ) -> ReturnValue:
+        """Make the message part of one return value of a task that ``owner`` called."""
+        inline = serialized.size_bytes <= self._shared.settings.inline_max_bytes
+        if not inline:
+            self._write(object_id, serialized, owner.worker_id)
+        contains: list[Any] = []
+        if met:
+            with self._shared.lock:
+                entries = [self._ownership.entry_of(ref) for ref in set(met)]
+                contains = self._ownership.give_contained(entries, owner)
+        return ReturnValue(
+            index,
+            serialized.to_bytes() if inline else None,
+            serialized.size_bytes,
+            [] if inline else [self._here()],
+            contains,
+        )
+
+    def _here(self) -> ObjectSource:
+        return ObjectSource(self._shared.address.node_id, self._shared.attached.flight)
+
+    def _write(self, object_id: bytes, serialized: Serialized, owner: bytes) -> None:
+        """Put bytes into the node's store; waits while it is full."""
+        shared = self._shared
+        shared.drain()  # what was dropped just now makes room
+        size = serialized.size_bytes
+        created = shared.agent.call(lambda call: CreateObject(call, object_id, size))
+        try:
+            self._segments.write(created.path, created.capacity_bytes, serialized)
+        except BaseException:
+            shared.agent.send(AbortObject(object_id))
+            raise
+        shared.agent.send(SealObject(object_id, owner))
+
+    # --- wait ---
+
+    def wait(
+        self,
+        waitables: Sequence[ObjectRef | ObjectRefGenerator],
+        num_returns: int,
+        timeout_s: float | None,
+    ) -> tuple[list[Any], list[Any]]:
+        """Return (ready, others), each in the order given."""
+        shared = self._shared
+        with shared.lock:
+            ready = [self._is_ready(item) for item in waitables]
+            missing = num_returns - sum(ready)
+            pending = [i for i, r in zip(waitables, ready, strict=True) if not r]
+            if missing > 0:
+                waiter = self._watch_any(pending, missing)
+        if missing > 0:
+            self._wait(waiter, timeout_s)
+            self._unwatch_any(waiter, pending)
+        done: list[Any] = []
+        others: list[Any] = []
+        with shared.lock:
+            for item in waitables:
+                enough = len(done) >= num_returns
+                (others if enough or not self._is_ready(item) else done).append(item)
+        return done, others
+
+    def _is_ready(self, item: ObjectRef | ObjectRefGenerator) -> bool:
+        if isinstance(item, ObjectRefGenerator):
+            return item._stream.is_ready()
+        return self._ownership.entry_of(item).state != PENDING
+
+    def _watch_any(self, items: Sequence[Any], missing: int) -> Waiter:
+        entries = [
+            self._ownership.entry_of(item) for item in items if isinstance(item, ObjectRef)
+        ]
+        waiter = self._watch(entries, missing, stop_on_failure=False)
+        for item in items:
+            if isinstance(item, ObjectRefGenerator):
+                item._stream.waiters.append(waiter)
+        return waiter
+
+    def _unwatch_any(self, waiter: Waiter, items: Sequence[Any]) -> None:
+        with self._shared.lock:
+            entries = []
+            for item in items:
+                if not isinstance(item, ObjectRefGenerator):
+                    entries.append(self._ownership.entry_of(item))
+                elif waiter in item._stream.waiters:
+                    item._stream.waiters.remove(waiter)
+        self._unwatch(waiter, entries)
+
+    # --- waiting threads ---
+
+    def _watch(
+        self, entries: Sequence[Entry], count: int, *, stop_on_failure: bool
+    ) -> Waiter:
+        """Prepare to wait for pending entries; the lock is held."""
+        waiter = Waiter(count, stop_on_failure=stop_on_failure)
+        for entry in entries:
+            if entry.waiters is None:
+                entry.waiters = [waiter]
+            else:
+                entry.waiters.append(waiter)
+            if entry.owner is not None:
+                self._ownership.ask_owner(entry)
+        return waiter
+
+    def _unwatch(self, waiter: Waiter, entries: Sequence[Entry]) -> None:
+        with self._shared.lock:
+            for entry in entries:
+                if entry.waiters and waiter in entry.waiters:
+                    entry.waiters.remove(waiter)
+
+    def _wait(self, waiter: Waiter, timeout_s: float | None) -> bool:
+        if waiter.released.acquire(blocking=False):
+            return True
+        if timeout_s is not None and timeout_s <= 0:
+            return False
+        with self._shared.blocking():
+            return waiter.wait(timeout_s)
+
+    def _story(self, entries: Sequence[Entry]) -> str:
+        """Say what a `get` that ran out of time was waiting for."""
+        with self._shared.lock:
+            pending = [entry for entry in entries if entry.state == PENDING]
+            if not pending:
+                return f"{len(entries)} objects, which came just now"
+            first = pending[0]
+            return (
+                f"{len(pending)} of {len(entries)} objects; the first is"
+                f" {first.id.hex()}, {self._why_pending(first)}"
+            )
+
+    def _why_pending(self, entry: Entry) -> str:
+        if entry.owner is not None:
+            return f"owned by process {entry.owner.worker_id.hex()}"
+        task = entry.task
+        if task is None:
+            return "whose task has ended just now"
+        if task.waiting:
+            return f"whose task {describe(task)} waits for its arguments"
+        if task.worker is None:
+            return f"whose task {describe(task)} waits for a worker"
+        worker = task.worker.lease.worker.worker_id.hex()
+        return f"whose task {describe(task)} was sent to worker {worker}"
+
+    # --- futures ---
+
+    def future_of(self, ref: ObjectRef) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+        if self._resolver is None:
+            self._resolver = concurrent.futures.ThreadPoolExecutor(
+                max_workers=4, thread_name_prefix="sparkray-resolve"
+            )
+        resolver = self._resolver
+
+        def resolve() -> None:
+            resolver.submit(self._resolve, ref, future)
+
+        with self._shared.lock:
+            entry = self._ownership.entry_of(ref)
+            if entry.state == PENDING:
+                entry.waiters = [*(entry.waiters or ()), _FutureWaiter(resolve)]
+                self._ownership.ask_owner(entry)
+                return future
+        resolve()
+        return future
+
+    def _resolve(self, ref: ObjectRef, future: concurrent.futures.Future[Any]) -> None:
+        try:
+            value = self.get([ref], None)[0]
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def close(self) -> None:
+        if self._resolver is not None:
+            self._resolver.shutdown(wait=False, cancel_futures=True)
+
+    # --- streams ---
+
+    def next_item(self, stream: Stream, timeout_s: float | None) -> ObjectRef | None:
+        """Return the next item's ref; None after the last.
+
+        Raises:
+            GetTimeoutError: no item in time.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._shared.lock:
+                entry = stream.take()
+                if entry is not None:
+                    entry.local += 1
+                    entry.pins -= 1
+                    self.submitter.note_taken(stream)
+                    return ObjectRef(entry.id)
+                if stream.total is not None:
+                    return None
+                waiter = Waiter(1, stop_on_failure=False)
+                stream.waiters.append(waiter)
+            left = None if deadline is None else deadline - time.monotonic()
+            if not self._wait(waiter, left):
+                with self._shared.lock:
+                    if waiter in stream.waiters:
+                        stream.waiters.remove(waiter)
+                raise GetTimeoutError(timeout_s or 0.0, "the next item of a generator")
+

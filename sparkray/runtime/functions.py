@@ -1,0 +1,114 @@
+"""Remote functions on their way to workers: pickled once, known by hash."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import cloudpickle
+
+from sparkray.protocol.messages import Strategy
+from sparkray.resources import Vector
+from sparkray.runtime.refs import ObjectRef, collecting
+from sparkray.store.explain import explain_unpicklable
+
+STREAMING: Final = -1
+DYNAMIC: Final = -2
+#: A function that drags more than this along must get it as an argument instead.
+MAX_FUNCTION_BYTES: Final = 256 * 1024 * 1024
+
+
+class TaskTemplate:
+    """A function with its options: what all its calls have in common.
+
+    Immutable once used; `RemoteFunction` makes one for each set of options.
+
+    Args:
+        function: what workers call.
+        name: shown in errors, logs and state.
+        num_returns: 0 or more, `STREAMING` or `DYNAMIC`.
+        resources: what a call takes while it runs.
+        runtime_env: canonical JSON, "" for that of the job.
+        max_retries: runs after the first, when the worker dies or (``retry_exceptions``)
+            the function raises; -1 without limit.
+        retry_exceptions: retry on any exception, or on these classes.
+        max_calls: the worker ends after so many calls; 0 without limit.
+        backpressure: streaming: how many items may wait unconsumed; 0 without limit.
+    """
+
+    __slots__ = (
+        "backpressure",
+        "function",
+        "max_calls",
+        "max_retries",
+        "name",
+        "num_returns",
+        "resources",
+        "retry_exceptions",
+        "runtime",
+        "runtime_env",
+        "state",
+        "strategy",
+    )
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        num_returns: int,
+        resources: Vector,
+        runtime_env: str,
+        strategy: Strategy,
+        max_retries: int,
+        retry_exceptions: bool | tuple[type[BaseException], ...],
+        max_calls: int,
+        backpressure: int,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.num_returns = num_returns
+        self.resources = resources
+        self.runtime_env = runtime_env
+        self.strategy = strategy
+        self.max_retries = max_retries
+        self.retry_exceptions = retry_exceptions
+        self.max_calls = max_calls
+        self.backpressure = backpressure
+        self.runtime: Any = None  #: the runtime that `state` belongs to
+        self.state: Any = None
+
+
+def pickle_function(function: Callable[..., Any], name: str) -> tuple[bytes, bytes, list[ObjectRef]]:
+    """Return hash, bytes, and the refs that the function's closure holds.
+
+    Raises:
+        TypeError: something the function refers to cannot be pickled; names the chain.
+        ValueError: it drags too much data along; names the largest variable.
+    """
+    with collecting() as refs:
+        try:
+            data = cloudpickle.dumps(function)
+        except Exception as error:
+            chain = explain_unpicklable(function, name)
+            raise TypeError(f"cannot send {name} to workers: {chain}") from error
+    if len(data) > MAX_FUNCTION_BYTES:
+        raise ValueError(_too_large(function, name, len(data)))
+    return hashlib.blake2b(data, digest_size=16).digest(), data, refs
+
+
+def _too_large(function: Callable[..., Any], name: str, size: int) -> str:
+    cells = getattr(function, "__closure__", None) or ()
+    code = getattr(function, "__code__", None)
+    captured = dict(zip(code.co_freevars, cells, strict=False)) if code else {}
+    sizes = {
+        variable: len(cloudpickle.dumps(cell.cell_contents))
+        for variable, cell in captured.items()
+    }
+    largest = max(sizes, key=lambda variable: sizes[variable], default="")
+    culprit = f", of which variable {largest!r} takes {sizes[largest]}" if largest else ""
+    return (
+        f"{name} drags {size} bytes along{culprit} (limit {MAX_FUNCTION_BYTES}):"
+        " put large data with sparkray.put and pass the ref as an argument"
+    )

@@ -1,0 +1,241 @@
+"""The owner-borrower protocol: who holds a ref, who tells whom, and what is its value.
+
+    a ref goes out with a task   the sender keeps it until the answer; the answer names
+                                 what the worker goes on to hold, and the sender counts it
+    a ref comes in a value       whoever sends the value counts the receiver first
+    a borrower lets go           RemoveBorrower, for all counts made on its behalf
+    a borrower wants the value   GetObject; the owner answers once it is there
+    either process dies          its channel ends, and the other side acts on that
+
+The table itself is pure: `runtime.state.objects`.  All methods want the runtime's lock
+held, except the ``on_...`` handlers, which take it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from sparkray.exceptions import ObjectLostError, OwnerDiedError
+from sparkray.protocol.codec import encode
+from sparkray.protocol.framing import frame
+from sparkray.protocol.messages import (
+    AddBorrower,
+    Address,
+    GetObject,
+    ObjectReady,
+    RemoveBorrower,
+)
+from sparkray.runtime.refs import ObjectRef
+from sparkray.runtime.shared import Shared
+from sparkray.runtime.state.objects import (
+    FAILED,
+    INLINE,
+    PENDING,
+    STORED,
+    Entry,
+)
+from sparkray.store.serialize import serialize
+from sparkray.transport.channel import Channel
+
+log = logging.getLogger(__name__)
+
+
+class _Asker:
+    """A borrower that asked for an object that does not exist yet."""
+
+    __slots__ = ("borrower", "ownership")
+
+    def __init__(self, ownership: Ownership, borrower: Address) -> None:
+        self.ownership, self.borrower = ownership, borrower
+
+    def notify(self, entry: Entry) -> None:
+        self.ownership.answer(self.borrower, entry)
+
+
+class Ownership:
+    """This process as owner and as borrower."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._table = shared.table
+        self.settle: Callable[[], None]  #: the submitter's: queue what became ready
+
+    def entry_of(self, ref: ObjectRef) -> Entry:
+        """Return the entry of a ref of this session.
+
+        Raises:
+            ObjectLostError: the ref is of a session that has ended.
+        """
+        entry = self._table.entries.get(ref._id)
+        if entry is None:
+            reason = "it belongs to a session of sparkray that has ended"
+            raise ObjectLostError(ref.hex(), reason)
+        return entry
+
+    def adopt(self, object_id: bytes, owner: Address) -> None:
+        """Count a ref that was just unpickled here."""
+        entry = self._table.entries.get(object_id)
+        if entry is None:
+            if owner.worker_id == self._shared.address.worker_id:
+                return  # freed meanwhile; using the ref says so
+            entry = self._table.borrow(object_id, owner)
+        entry.local += 1
+
+    def take_contained(self, contains: Sequence[tuple[bytes, Address]]) -> list[Entry]:
+        """Hold the objects whose refs are inside a value that just came.
+
+        Each was counted for us at its owner by whoever sent the value.
+        """
+        own = self._shared.address.worker_id
+        held: list[Entry] = []
+        for object_id, owner in contains:
+            entry = self._table.entries.get(object_id)
+            if owner.worker_id != own:
+                if entry is None:
+                    entry = self._table.borrow(object_id, owner)
+                self._table.cover(entry)
+            if entry is not None:
+                entry.pins += 1
+                held.append(entry)
+        return held
+
+    def give_contained(
+        self, entries: Sequence[Entry], receiver: Address
+    ) -> list[tuple[bytes, Address]]:
+        """Count the receiver of a value for each ref inside it; return what to tell."""
+        own = self._shared.address
+        told: list[tuple[bytes, Address]] = []
+        for entry in entries:
+            owner = entry.owner or own
+            told.append((entry.id, owner))
+            if owner.worker_id == receiver.worker_id:
+                continue
+            if entry.owner is None:
+                self.add_borrower(entry.id, receiver)
+            else:
+                self._shared.peers.send(entry.owner, AddBorrower(entry.id, receiver))
+        return told
+
+    def add_borrower(self, object_id: bytes, borrower: Address) -> None:
+        if borrower.worker_id == self._shared.address.worker_id:
+            return
+        if self._table.add_borrower(object_id, borrower.worker_id) is None:
+            return
+        try:
+            self._shared.peers.connect(borrower)  # its end tells of the borrower's death
+        except OSError as error:
+            log.debug("borrower %s is gone: %s", borrower.worker_id.hex(), error)
+            self._table.borrower_died(borrower.worker_id)
+
+    # --- asking and answering ---
+
+    def ask_owner(self, entry: Entry) -> None:
+        """Ask for a borrowed object's value, once."""
+        if entry.asked or entry.owner is None or entry.state != PENDING:
+            return
+        entry.asked = True
+        try:
+            channel = self._shared.peers.connect(entry.owner)
+        except OSError as error:
+            entry.settle(FAILED, _owner_died(entry, str(error)))
+            return
+        channel.send(frame(encode(GetObject(entry.id))))
+
+    def answer(self, borrower: Address, entry: Entry) -> None:
+        contains = self.give_contained(entry.contains or (), borrower)
+        failed = entry.state == FAILED
+        ready = ObjectReady(
+            object_id=entry.id,
+            value=entry.value if entry.state == INLINE else None,
+            size_bytes=entry.size,
+            sources=entry.sources or [],
+            error=entry.value if failed else b"",
+            contains=contains,
+        )
+        self._shared.peers.send(borrower, ready)
+
+    def on_get(self, channel: Channel, messages: Sequence[GetObject]) -> None:
+        borrower: Address = channel.peer.address
+        with self._shared.lock:
+            for message in messages:
+                entry = self._table.entries.get(message.object_id)
+                if entry is None:
+                    channel.send(frame(encode(_freed(message.object_id))))
+                elif entry.state == PENDING:
+                    if entry.waiters is None:
+                        entry.waiters = []
+                    entry.waiters.append(_Asker(self, borrower))
+                    self.ask_owner(entry)
+                else:
+                    self.answer(borrower, entry)
+
+    def on_ready(self, channel: Channel, messages: Sequence[ObjectReady]) -> None:
+        with self._shared.lock:
+            for message in messages:
+                self._take_answer(message)
+            self.settle()
+
+    def _take_answer(self, message: ObjectReady) -> None:
+        entry = self._table.entries.get(message.object_id)
+        contained = self.take_contained(message.contains)
+        if entry is None or entry.state != PENDING:
+            self._table.unpin(contained)
+            return
+        entry.contains = contained or None
+        entry.size = message.size_bytes
+        if message.error:
+            entry.settle(FAILED, message.error)
+        elif message.value is not None:
+            entry.settle(INLINE, message.value)
+        else:
+            entry.sources = message.sources
+            entry.settle(STORED, b"")
+
+    def on_add(self, channel: Channel, messages: Sequence[AddBorrower]) -> None:
+        with self._shared.lock:
+            for message in messages:
+                self.add_borrower(message.object_id, message.borrower)
+
+    def on_remove(self, channel: Channel, messages: Sequence[RemoveBorrower]) -> None:
+        borrower: bytes = channel.peer.address.worker_id
+        with self._shared.lock:
+            for message in messages:
+                self._table.remove_borrower(message.object_id, borrower, message.count)
+            self._shared.settle_releases()
+
+    # --- deaths ---
+
+    def fail_pending(self, error: BaseException) -> None:
+        """No answer will come any more: fail every object that is not there yet."""
+        failed = serialize(error).to_bytes()
+        for entry in list(self._table.entries.values()):
+            if entry.state == PENDING:
+                entry.settle(FAILED, failed)
+
+    def process_lost(self, worker_id: bytes, reason: str) -> None:
+        """A process that we had a channel to is gone: as borrower and as owner."""
+        self._table.borrower_died(worker_id)
+        for entry in list(self._table.entries.values()):
+            if (
+                entry.owner is not None
+                and entry.owner.worker_id == worker_id
+                and entry.state == PENDING
+                and entry.asked
+            ):
+                entry.settle(FAILED, _owner_died(entry, reason))
+        self.settle()
+
+
+def _owner_died(entry: Entry, reason: str) -> bytes:
+    error = OwnerDiedError(
+        entry.id.hex(),
+        f"the process that owned it has ended ({reason}); keep the ref in the process"
+        " that made it, or return the value instead of the ref",
+    )
+    return serialize(error).to_bytes()
+
+
+def _freed(object_id: bytes) -> ObjectReady:
+    error = ObjectLostError(object_id.hex(), "its owner has freed it already")
+    return ObjectReady(object_id, None, 0, [], serialize(error).to_bytes(), [])

@@ -1,0 +1,227 @@
+"""`ObjectRef`: the name of a value that exists, or will, somewhere in the cluster.
+
+A ref counts: while one exists the object is kept.  Garbage collection may run
+``__del__`` at any moment and in any thread, also while a lock is held, so it only notes
+the id; the runtime looks at the notes later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sparkray import ids
+from sparkray.protocol.messages import Address
+
+if TYPE_CHECKING:
+    from sparkray.runtime.state.streams import Stream
+
+
+class RefSupport(Protocol):
+    """What refs need of the runtime they belong to."""
+
+    address: Address
+
+    def adopt(self, object_id: bytes, owner: Address) -> None: ...
+    def share_out_of_band(self, ref: ObjectRef) -> None: ...
+    def future_of(self, ref: ObjectRef) -> concurrent.futures.Future[Any]: ...
+    def next_item(self, stream: Stream, timeout_s: float | None) -> ObjectRef | None: ...
+    def abandon(self, stream: Stream) -> None: ...
+
+
+def _ignore(object_id: bytes) -> None:
+    return
+
+
+class _Hooks:
+    """Where refs report to; set by the one current runtime."""
+
+    runtime: RefSupport | None = None
+    #: Starts a runtime for a process that has none (set by `runtime.core`).
+    require: Callable[[], RefSupport] | None = None
+    dropped: Callable[[bytes], None] = staticmethod(_ignore)
+
+
+hooks = _Hooks()
+
+
+class _Pickling(threading.local):
+    """The refs met by the serialization under way in this thread."""
+
+    met: list[ObjectRef] | None = None
+
+
+_pickling = _Pickling()
+
+
+class collecting:  # noqa: N801 - reads as a statement
+    """Collect the refs that are pickled inside the block (a ref may come twice)."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> list[ObjectRef]:
+        self._before = _pickling.met
+        met: list[ObjectRef] = []
+        _pickling.met = met
+        return met
+
+    def __exit__(self, *exc_info: object) -> None:
+        _pickling.met = self._before
+
+
+class ObjectRef:
+    """The name of one object.  Compares and hashes by id; `await` gives the value."""
+
+    __slots__ = ("__weakref__", "_id", "_owner")
+
+    def __init__(self, object_id: bytes, owner: Address | None = None) -> None:
+        self._id = object_id
+        self._owner = owner  #: None: this process
+
+    def binary(self) -> bytes:
+        return self._id
+
+    def hex(self) -> str:
+        return self._id.hex()
+
+    def task_id(self) -> bytes:
+        """Return the id of the task that makes the object."""
+        return ids.task_of(ids.ObjectID(self._id))
+
+    def future(self) -> concurrent.futures.Future[Any]:
+        """Return a future of the value."""
+        return _runtime().future_of(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self.future()).__await__()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectRef) and self._id == other._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __repr__(self) -> str:
+        return f"ObjectRef({self._id.hex()})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        runtime = _runtime()
+        if _pickling.met is not None:
+            _pickling.met.append(self)
+        else:
+            runtime.share_out_of_band(self)
+        owner = self._owner or runtime.address
+        return _load, (self._id, *_fields(owner))
+
+    def __del__(self, hooks: _Hooks = hooks) -> None:
+        hooks.dropped(self._id)
+
+
+def _fields(address: Address) -> tuple[Any, ...]:
+    return (
+        address.worker_id,
+        address.node_id,
+        address.path,
+        address.host,
+        address.port,
+    )
+
+
+def _load(object_id: bytes, *owner: Any) -> ObjectRef:
+    runtime = _runtime()
+    address = Address(*owner)
+    if address.worker_id == runtime.address.worker_id:
+        runtime.adopt(object_id, address)
+        return ObjectRef(object_id)
+    runtime.adopt(object_id, address)
+    return ObjectRef(object_id, address)
+
+
+def _runtime() -> RefSupport:
+    if hooks.runtime is None:
+        assert hooks.require is not None
+        return hooks.require()
+    return hooks.runtime
+
+
+class ObjectRefGenerator:
+    """The refs of a generator task, each as soon as its item exists.
+
+    Iterate, or iterate asynchronously; `wait` takes it too and calls it ready when the
+    next item exists.  It lives in the process that started the task and cannot be sent.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> ObjectRefGenerator:
+        return self
+
+    def __next__(self) -> ObjectRef:
+        ref = _runtime().next_item(self._stream, None)
+        if ref is None:
+            raise StopIteration
+        return ref
+
+    def next_ready(self, timeout_s: float | None = None) -> ObjectRef:
+        """Return the next ref, waiting ``timeout_s`` at most.
+
+        Raises:
+            StopIteration: the generator has ended.
+            GetTimeoutError: no item within the time.
+        """
+        ref = _runtime().next_item(self._stream, timeout_s)
+        if ref is None:
+            raise StopIteration
+        return ref
+
+    def completed(self) -> ObjectRef:
+        """Return a ref that is ready (with None) once the generator has ended."""
+        return self._stream.completed
+
+    def task_id(self) -> bytes:
+        return self._stream.completed.task_id()
+
+    def __aiter__(self) -> AsyncIterator[ObjectRef]:
+        return self
+
+    async def __anext__(self) -> ObjectRef:
+        loop = asyncio.get_running_loop()
+        ref = await loop.run_in_executor(
+            None, lambda: _runtime().next_item(self._stream, None)
+        )
+        if ref is None:
+            raise StopAsyncIteration
+        return ref
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            "an ObjectRefGenerator stays in the process that called the task;"
+            " send the refs it yields instead"
+        )
+
+    def __repr__(self) -> str:
+        return f"ObjectRefGenerator({self._stream.completed.hex()})"
+
+    def __del__(self) -> None:
+        if hooks.runtime is not None:
+            hooks.runtime.abandon(self._stream)
+
+
+class DynamicObjectRefGenerator:
+    """The refs of a task with ``num_returns="dynamic"``: a finished, re-iterable list."""
+
+    def __init__(self, refs: list[ObjectRef]) -> None:
+        self._refs = refs
+
+    def __iter__(self) -> Iterator[ObjectRef]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __getitem__(self, index: int) -> ObjectRef:
+        return self._refs[index]

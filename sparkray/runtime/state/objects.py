@@ -1,0 +1,194 @@
+"""The objects this process knows: those it owns and those it borrows.  Pure.
+
+An **owned** object is kept while anything holds it:
+
+    local     `ObjectRef`s in this process
+    pins      tasks in flight that use it, and objects here that contain a ref to it
+    borrowers other processes, by worker id, each with a count
+
+A borrower's count is the number of AddBorrower minus RemoveBorrower messages for it.
+Those two may come on different connections and thus in either order, so a count may go
+below zero for a moment; the object is free only when every count is exactly zero.
+
+A **borrowed** object is held by local refs and pins alike; when the last goes, the owner
+is told to take back all counts made on our behalf (``registered``).  One with no count
+of its own is covered by whoever sent it: the sender keeps it until our task has ended,
+and the answer to the task names what we go on to hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from sparkray.protocol.messages import Address, ObjectSource
+
+PENDING: Final = 0  #: the value does not exist yet, or its owner has not told us
+INLINE: Final = 1  #: ``value`` holds the serialized value
+STORED: Final = 2  #: the value lies in the stores of ``sources``
+FAILED: Final = 3  #: ``value`` holds a serialized error
+
+STATE_NAMES: Final = ("pending", "inline", "stored", "failed")
+
+
+class Waiter(Protocol):
+    """Told when an entry is no longer pending; must not block or take a lock."""
+
+    def notify(self, entry: Entry) -> None: ...
+
+
+class Entry:
+    """One object.  Plain fields: this is the hot path."""
+
+    __slots__ = (
+        "asked",
+        "borrowers",
+        "contains",
+        "id",
+        "local",
+        "mapping",
+        "owner",
+        "pins",
+        "registered",
+        "size",
+        "sources",
+        "state",
+        "task",
+        "value",
+        "waiters",
+    )
+
+    def __init__(self, object_id: bytes, owner: Address | None = None) -> None:
+        self.id = object_id
+        self.state = PENDING
+        self.value: bytes = b""
+        self.size = 0
+        self.sources: list[ObjectSource] | None = None
+        self.local = 0
+        self.pins = 0
+        self.owner = owner  #: None: this process
+        self.registered = 0  #: borrowed: counts that the owner has for us
+        self.asked = False  #: borrowed: the owner was asked for the value
+        self.borrowers: dict[bytes, int] | None = None
+        self.contains: list[Entry] | None = None  #: objects whose refs are in the value
+        self.waiters: list[Waiter] | None = None
+        self.task: Any = None  #: the task that makes it, while that is under way
+        self.mapping: Any = None  #: weak ref to the mapped segment, while one is mapped
+
+    def settle(self, state: int, value: bytes) -> None:
+        """Give the entry its final state and tell who waits."""
+        self.state = state
+        self.value = value
+        waiters = self.waiters
+        if waiters is not None:
+            self.waiters = None
+            for waiter in waiters:
+                waiter.notify(self)
+
+
+class ObjectTable:
+    """All entries of a runtime.  The caller holds the runtime's lock.
+
+    Methods that can end an object append it to ``freed`` (owned) or ``returned``
+    (borrowed); the caller tells the store, or the owner, and empties the lists.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, Entry] = {}
+        self.freed: list[Entry] = []
+        self.returned: list[Entry] = []
+        #: Borrowed entries that no count covers yet, to be named in a task's answer.
+        self.uncovered: dict[bytes, Entry] = {}
+
+    def borrow(self, object_id: bytes, owner: Address) -> Entry:
+        """Return the entry of an object of another process, made if need be."""
+        entry = self.entries.get(object_id)
+        if entry is None:
+            entry = self.entries[object_id] = Entry(object_id, owner)
+            self.uncovered[object_id] = entry
+        return entry
+
+    def cover(self, entry: Entry) -> None:
+        """Note one more count that the owner has for us."""
+        entry.registered += 1
+        self.uncovered.pop(entry.id, None)
+
+    def drop_local(self, object_id: bytes) -> None:
+        entry = self.entries.get(object_id)
+        if entry is not None and entry.local:
+            entry.local -= 1
+            if not entry.local and not entry.pins:
+                self.release(entry)
+
+    def unpin(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            entry.pins -= 1
+            if not entry.local and not entry.pins:
+                self.release(entry)
+
+    def add_borrower(self, object_id: bytes, borrower: bytes) -> Entry | None:
+        """Count a borrower of an owned object; None if the object is gone already."""
+        entry = self.entries.get(object_id)
+        if entry is None or entry.owner is not None:
+            return None
+        self._count(entry, borrower, 1)
+        return entry
+
+    def remove_borrower(self, object_id: bytes, borrower: bytes, count: int) -> None:
+        entry = self.entries.get(object_id)
+        if entry is not None and entry.owner is None:
+            self._count(entry, borrower, -count)
+            if not entry.local and not entry.pins:
+                self.release(entry)
+
+    def borrower_died(self, borrower: bytes) -> None:
+        holding = [
+            entry
+            for entry in self.entries.values()
+            if entry.borrowers and borrower in entry.borrowers
+        ]
+        for entry in holding:
+            assert entry.borrowers is not None
+            del entry.borrowers[borrower]
+            if not entry.local and not entry.pins:
+                self.release(entry)
+
+    def release(self, entry: Entry) -> None:
+        """End the entry if nothing holds it, and what only it held."""
+        if entry.local or entry.pins or entry.borrowers:
+            return
+        if self.entries.pop(entry.id, None) is None:
+            return
+        if entry.owner is None:
+            self.freed.append(entry)
+        else:
+            self.uncovered.pop(entry.id, None)
+            self.returned.append(entry)
+        contains, entry.contains = entry.contains, None
+        if contains:
+            self.unpin(contains)
+
+    def is_held(self, entry: Entry) -> bool:
+        return entry.id in self.entries
+
+    def is_needed(self) -> bool:
+        """Does any other process hold an object that this one owns?"""
+        entries = list(self.entries.values())
+        return any(entry.borrowers for entry in entries if entry.owner is None)
+
+    def take_uncovered(self) -> list[Entry]:
+        """Return what we hold without a count of our own; the sender will count it."""
+        held = [entry for entry in self.uncovered.values() if entry.local or entry.pins]
+        for entry in held:
+            self.cover(entry)
+        return held
+
+    def _count(self, entry: Entry, borrower: bytes, by: int) -> None:
+        counts = entry.borrowers
+        if counts is None:
+            counts = entry.borrowers = {}
+        count = counts.get(borrower, 0) + by
+        if count:
+            counts[borrower] = count
+        else:
+            counts.pop(borrower, None)

@@ -1,0 +1,217 @@
+"""Which task goes to which leased worker, and when to ask for more workers.  Pure.
+
+For each scheduling key there is a queue of tasks that are ready to run and the workers
+leased for it.  How many tasks a worker may hold follows the measured run time of the
+function: about ``work_ahead_s`` of work beyond the running task; just one task for long
+or unknown functions.  What a busy worker has not started is reclaimed when another
+falls idle.
+
+Plain fields and plain functions: a task passes through here on the hot path.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sparkray.protocol.messages import Lease, LeaseSpec
+from sparkray.runtime.state.objects import Entry
+from sparkray.runtime.state.streams import Stream
+
+#: A function that runs longer than this gets one task at a time.
+LONG_S: Final = 0.005
+#: No further lease request while one for so many workers is out.
+MAX_REQUESTED: Final = 64
+
+
+class Task:
+    """One submitted task, from `.remote()` until its answer."""
+
+    __slots__ = (
+        "args",
+        "attempt",
+        "cancelled",
+        "entries",
+        "entry",
+        "number",
+        "parent",
+        "pinned",
+        "refs",
+        "retries_left",
+        "solo",
+        "stored_args",
+        "stream",
+        "template",
+        "waiting",
+        "worker",
+    )
+
+    def __init__(self, number: int, template: TemplateState, args: bytes) -> None:
+        self.number = number
+        self.template = template
+        self.args = args
+        self.attempt = 1
+        self.retries_left = template.max_retries
+        self.entry: Entry | None = None  #: of the first return value
+        self.entries: list[Entry] | None = None  #: of all, if there are several
+        self.refs: list[tuple[int | str, Entry]] | None = None  #: top-level ref arguments
+        self.pinned: list[Entry] | None = None  #: kept until the answer
+        self.stored_args: Entry | None = None  #: arguments too large for a message
+        self.waiting = 0  #: arguments that do not exist yet
+        self.worker: LeasedWorker | None = None  #: pushed to it
+        self.parent = b""  #: id of the task that submitted this one, b"" for none
+        self.cancelled = False
+        self.solo = False  #: pushed alone: its worker died last time with tasks in flight
+        self.stream: Stream | None = None
+
+
+class TemplateState:
+    """What all calls of one remote function with one set of options share here."""
+
+    __slots__ = (
+        "batch",
+        "define",
+        "key",
+        "max_retries",
+        "name",
+        "num_returns",
+        "pinned",
+        "retry_exceptions",
+        "run_s",
+        "template_id",
+    )
+
+    def __init__(self, template_id: int, name: str, key: KeyQueue) -> None:
+        self.template_id = template_id
+        self.name = name
+        self.key = key
+        self.run_s: float | None = None  #: moving average; None until the first answer
+        self.num_returns = 1
+        self.max_retries = 0
+        self.retry_exceptions: bool | tuple[type[BaseException], ...] = False
+        self.batch = True  #: several may be in flight to a worker
+        self.define: Any = None  #: the DefineTask message
+        self.pinned: list[Entry] = []  #: objects that the function's closure refers to
+
+    def note_run(self, run_s: float) -> None:
+        known = self.run_s
+        self.run_s = run_s if known is None else 0.9 * known + 0.1 * run_s
+
+
+class LeasedWorker:
+    """A worker that we may push tasks to."""
+
+    __slots__ = (
+        "blocked",
+        "channel",
+        "idle_since",
+        "in_flight",
+        "key",
+        "known",
+        "lease",
+        "leaving",
+        "reclaiming",
+    )
+
+    def __init__(self, lease: Lease, key: KeyQueue, channel: Any, now: float) -> None:
+        self.lease = lease
+        self.key = key
+        self.channel = channel
+        self.in_flight: dict[int, Task] = {}  #: in the order of pushing
+        self.idle_since = now
+        self.known: set[int] = channel.peer.known_templates
+        self.leaving = False  #: gets no more tasks: wanted by others, or retiring
+        self.blocked = False  #: its task waits for others; gets no tasks meanwhile
+        self.reclaiming = False  #: asked to give tasks back, not answered yet
+
+
+class KeyQueue:
+    """One scheduling key: ready tasks, leased workers, leases asked for."""
+
+    def __init__(self, spec: LeaseSpec, work_ahead_s: float, max_ahead: int) -> None:
+        self.spec = spec
+        self.queue: collections.deque[Task] = collections.deque()
+        self.workers: list[LeasedWorker] = []
+        self.requests: dict[int, int] = {}  #: call -> leases asked for
+        self._work_ahead_s = work_ahead_s
+        self._max_ahead = max_ahead
+
+    def depth(self, task: Task) -> int:
+        """How many tasks like this one a worker may hold."""
+        template = task.template
+        run_s = template.run_s
+        if run_s is None or run_s > LONG_S or task.solo or not template.batch:
+            return 1
+        ahead = int(self._work_ahead_s / max(run_s, 1e-6))
+        return 1 + max(1, min(ahead, self._max_ahead))
+
+    def assign(self) -> Iterator[tuple[LeasedWorker, list[Task]]]:
+        """Hand out ready tasks, evenly; a busy worker is refilled in batches."""
+        queue = self.queue
+        if not queue:
+            return
+        depth = self.depth(queue[0])
+        workers = self.workers
+        share = max(1, -(-len(queue) // len(workers))) if workers else 1
+        for worker in workers:
+            if not queue:
+                return
+            if worker.leaving or worker.blocked:
+                continue
+            in_flight = len(worker.in_flight)
+            room = depth - in_flight
+            if room <= 0 or (in_flight and room < depth // 2 and len(queue) > depth):
+                continue
+            tasks = self._take(worker, min(room, share))
+            if tasks:
+                yield worker, tasks
+
+    def _take(self, worker: LeasedWorker, count: int) -> list[Task]:
+        queue, in_flight = self.queue, worker.in_flight
+        tasks: list[Task] = []
+        while queue and len(tasks) < count:
+            task = queue[0]
+            if (tasks or in_flight) and self.depth(task) == 1:
+                break  # long, unknown or to be alone: not behind others
+            queue.popleft()
+            task.worker = worker
+            in_flight[task.number] = task
+            tasks.append(task)
+        return tasks
+
+    def leases_to_request(self) -> int:
+        """How many leases to ask for now; 0 for none."""
+        requested = sum(self.requests.values())
+        if requested >= MAX_REQUESTED:
+            return 0
+        idle = sum(not w.in_flight and not w.leaving for w in self.workers)
+        missing = len(self.queue) - idle - requested
+        # Ask again only for twice as much, so that a growing queue costs few requests.
+        if missing <= 0 or (self.requests and missing < requested):
+            return 0
+        return min(missing, MAX_REQUESTED - requested)
+
+    def reclaim_for_idle(self) -> tuple[LeasedWorker, list[int]] | None:
+        """Return a busy worker and the tasks it should give back to an idle one."""
+        if self.queue or not any(
+            not w.in_flight and not w.leaving and not w.blocked for w in self.workers
+        ):
+            return None
+        busiest: LeasedWorker | None = None
+        for worker in self.workers:
+            waiting = len(worker.in_flight) - 1
+            if waiting > 0 and not worker.reclaiming:
+                if busiest is None or waiting > len(busiest.in_flight) - 1:
+                    busiest = worker
+        if busiest is None:
+            return None
+        numbers = list(busiest.in_flight)[1:]
+        busiest.reclaiming = True
+        return busiest, numbers[len(numbers) // 2 :]
+
+    def put_back(self, tasks: list[Task]) -> None:
+        """Queue tasks again, in front and in order: they were first before."""
+        for task in reversed(tasks):
+            task.worker = None
+            self.queue.appendleft(task)

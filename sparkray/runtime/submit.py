@@ -1,0 +1,587 @@
+"""Tasks from `.remote()` to their answers: the owner's side.
+
+    submit -> (waits for arguments) -> queue of its scheduling key -> leased worker
+           -> answer, or lost worker (again, or an error)
+
+Everything here runs with the runtime's lock held, except where a method says otherwise.
+The decisions (who gets what, when to lease) are in `runtime.state.scheduling`.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sparkray.exceptions import SparkrayError, TaskCancelledError, TaskError
+from sparkray.protocol.codec import encode
+from sparkray.protocol.framing import LENGTH, frame
+from sparkray.protocol.messages import (
+    AddBorrower,
+    Argument,
+    DefineTask,
+    LeaseSpec,
+    PushTask,
+    ReturnValue,
+    StreamConsumed,
+    StreamItem,
+    TaskDone,
+    TaskReplied,
+)
+from sparkray.runtime.context import running
+from sparkray.runtime.functions import (
+    DYNAMIC,
+    STREAMING,
+    TaskTemplate,
+    pickle_function,
+)
+from sparkray.runtime.leasing import Leasing
+from sparkray.runtime.ownership import Ownership
+from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator, collecting
+from sparkray.runtime.shared import Shared
+from sparkray.runtime.state.objects import (
+    FAILED,
+    INLINE,
+    PENDING,
+    STORED,
+    Entry,
+)
+from sparkray.runtime.state.scheduling import (
+    KeyQueue,
+    LeasedWorker,
+    Task,
+    TemplateState,
+)
+from sparkray.runtime.state.streams import Stream
+from sparkray.store.serialize import Serialized, deserialize, serialize
+from sparkray.transport.channel import Channel
+
+log = logging.getLogger(__name__)
+
+class _Dependency:
+    """Tells the submitter that an argument of a task exists now (or never will)."""
+
+    __slots__ = ("ready", "task")
+
+    def __init__(self, task: Task, ready: collections.deque[Task]) -> None:
+        self.task = task
+        self.ready = ready
+
+    def notify(self, entry: Entry) -> None:
+        self.task.waiting -= 1
+        if not self.task.waiting:
+            self.ready.append(self.task)
+
+
+class Submitter:
+    """All tasks that this process owns."""
+
+    def __init__(self, shared: Shared, ownership: Ownership, store: Any) -> None:
+        self._shared = shared
+        self._table = shared.table
+        self._ownership = ownership
+        self._store = store
+        self._keys: dict[Any, KeyQueue] = {}
+        self._templates = 0
+        #: Tasks whose arguments all exist now; queued by `settle`.
+        self._ready: collections.deque[Task] = collections.deque()
+        self.tasks: dict[int, Task] = {}
+        self.leasing = Leasing(self, shared)
+
+    # --- submitting: caller's thread, lock not held at the beginning ---
+
+    def submit(self, template: TaskTemplate, args: Any, kwargs: Any) -> Any:
+        """Start a task; return what its ``num_returns`` promises."""
+        state = self._state_of(template)
+        shared = self._shared
+        packed = self._pack(args, kwargs, state.name) if args or kwargs else None
+        number, object_id = shared.new_object_id()
+        task = Task(number, state, b"")
+        if running.task is not None:
+            task.parent = running.task.task_id
+        with shared.lock:
+            if shared.closed:
+                raise SparkrayError(shared.closed)
+            entry = task.entry = self._table.entries[object_id] = Entry(object_id)
+            entry.task = task
+            entry.local = 1
+            self.tasks[number] = task
+            if state.num_returns != 1:
+                refs = self._several(task, object_id, state)
+            else:
+                refs = ObjectRef(object_id)
+            if packed is not None:
+                self._hold(task, packed)
+            if task.waiting:
+                return refs
+            key = state.key
+            queue = key.queue
+            queue.append(task)
+            waiting = len(queue)
+            if waiting < 4 or not waiting % 32:
+                self.dispatch(key)
+        return refs
+
+    def _several(self, task: Task, object_id: bytes, state: TemplateState) -> Any:
+        """Prepare any other number of returns than one."""
+        count = state.num_returns
+        if count == STREAMING:
+            ref = ObjectRef(object_id)
+            backpressure = state.define.backpressure
+            task.stream = Stream(task.number, ref, backpressure)
+            return ObjectRefGenerator(task.stream)
+        if count == DYNAMIC:
+            return ObjectRef(object_id)
+        if count == 0:
+            assert task.entry is not None
+            task.entry.local = 0
+            task.entry.pins = 1
+            task.pinned = [task.entry]
+            return None
+        assert task.entry is not None
+        entries = [task.entry]
+        for index in range(1, count):
+            entry = Entry(object_id[:-4] + index.to_bytes(4, "big"))
+            entry.local, entry.task = 1, task
+            self._table.entries[entry.id] = entry
+            entries.append(entry)
+        task.entries = entries
+        return [ObjectRef(entry.id) for entry in entries]
+
+    def _pack(self, args: Any, kwargs: Any, name: str) -> _Packed:
+        """Serialize arguments; top-level refs are taken out.  The lock is not held."""
+        top: list[tuple[int | str, ObjectRef]] | None = None
+        for index, value in enumerate(args):
+            if value.__class__ is ObjectRef:
+                top = top or []
+                top.append((index, value))
+        for keyword, value in kwargs.items():
+            if value.__class__ is ObjectRef:
+                top = top or []
+                top.append((keyword, value))
+        if top is not None:
+            args, kwargs = list(args), dict(kwargs)
+            for where, _ in top:
+                if isinstance(where, int):
+                    args[where] = None
+                else:
+                    kwargs[where] = None
+            args = tuple(args)
+        with collecting() as met:
+            serialized = serialize((args, kwargs), f"the arguments of {name}")
+        stored = None
+        if serialized.size_bytes > self._shared.settings.inline_max_bytes:
+            stored = self._store_arguments(serialized, met)
+            return _Packed(b"", top, [], stored)
+        return _Packed(serialized.to_bytes(), top, met, None)
+
+    def _store_arguments(self, serialized: Serialized, met: list[ObjectRef]) -> Entry:
+        """Put large arguments into the store, held by the task alone."""
+        return self._store.put_serialized(serialized, met, local=0, pins=1)  # type: ignore[no-any-return]
+
+    def _hold(self, task: Task, packed: _Packed) -> None:
+        """Keep all that the task needs until its answer; wait for top-level refs."""
+        task.args = packed.body
+        task.stored_args = packed.stored
+        pinned = task.pinned or []
+        if packed.stored is not None:
+            pinned.append(packed.stored)  # pinned when it was made
+        for ref in packed.met:
+            pinned.append(self._pin(ref))
+        if packed.top is not None:
+            task.refs = []
+            for where, ref in packed.top:
+                entry = self._pin(ref)
+                pinned.append(entry)
+                task.refs.append((where, entry))
+                if entry.state == PENDING:
+                    self._await_argument(task, entry)
+        task.pinned = pinned or None
+        if not task.waiting and self._fail_by_argument(task):
+            task.waiting = -1  # never to be queued
+
+    def _pin(self, ref: ObjectRef) -> Entry:
+        entry = self._ownership.entry_of(ref)
+        entry.pins += 1
+        return entry
+
+    def _await_argument(self, task: Task, entry: Entry) -> None:
+        task.waiting += 1
+        if entry.waiters is None:
+            entry.waiters = []
+        entry.waiters.append(_Dependency(task, self._ready))
+        if entry.owner is not None:
+            self._ownership.ask_owner(entry)
+
+    # --- templates and keys ---
+
+    def _state_of(self, template: TaskTemplate) -> TemplateState:
+        depth = running.task.depth + 1 if running.task is not None else 0
+        state: TemplateState | None = template.state
+        if state is None or template.runtime is not self or state.key.spec.depth != depth:
+            state = self._make_state(template, depth)
+            template.runtime, template.state = self, state
+        return state
+
+    def _make_state(self, template: TaskTemplate, depth: int) -> TemplateState:
+        known = template.state if template.runtime is self else None
+        if known is not None:
+            function_hash, data = known.define.function_hash, known.define.function
+            refs: list[ObjectRef] = []
+        else:
+            function_hash, data, refs = pickle_function(template.function, template.name)
+        runtime_env = template.runtime_env or self._shared.runtime_env
+        with self._shared.lock:
+            self._templates += 1
+            key = self._key(template, runtime_env, depth)
+            state = TemplateState(self._templates, template.name, key)
+            state.pinned = known.pinned if known else [self._pin(ref) for ref in refs]
+        state.num_returns = template.num_returns
+        state.max_retries = template.max_retries
+        state.retry_exceptions = template.retry_exceptions
+        state.batch = template.max_retries != 0 and not template.max_calls
+        state.define = DefineTask(
+            template=state.template_id,
+            function_hash=function_hash,
+            function=data,
+            name=template.name,
+            num_returns=template.num_returns,
+            resources=template.resources,
+            runtime_env=runtime_env,
+            max_calls=template.max_calls,
+            batch=state.batch,
+            backpressure=template.backpressure,
+            depth=depth,
+        )
+        return state
+
+    def _key(self, template: TaskTemplate, runtime_env: str, depth: int) -> KeyQueue:
+        strategy = template.strategy
+        shape = (tuple(sorted(template.resources.items())), runtime_env, strategy, depth)
+        key = self._keys.get(shape)
+        if key is None:
+            settings = self._shared.settings
+            spec = LeaseSpec(
+                job_id=self._shared.attached.job_id,
+                runtime_env=runtime_env,
+                resources=template.resources,
+                strategy=strategy,
+                depth=depth,
+            )
+            key = KeyQueue(spec, settings.work_ahead_s, settings.pipeline_max_tasks)
+            self._keys[shape] = key
+        return key
+
+    @property
+    def keys(self) -> Iterable[KeyQueue]:
+        return self._keys.values()
+
+    # --- pushing ---
+
+    def dispatch(self, key: KeyQueue) -> None:
+        """Push what can be pushed; ask for more workers if need be."""
+        if key.queue:
+            for worker, tasks in key.assign():
+                self._push(worker, tasks)
+            if key.queue:
+                self.leasing.request(key)
+
+    def _push(self, worker: LeasedWorker, tasks: list[Task]) -> None:
+        parts: list[bytes] = []
+        known = worker.known
+        for task in tasks:
+            state = task.template
+            if state.template_id not in known:
+                known.add(state.template_id)
+                parts.append(frame(encode(self._definition(worker, state))))
+            if task.refs is None and task.stored_args is None:
+                message = PushTask(task.number, state.template_id, task.attempt, task.args)
+            else:
+                message = self._push_with_refs(task)
+            body = encode(message)
+            parts.append(LENGTH.pack(len(body)))
+            parts.append(body)
+        worker.channel.send(b"".join(parts))
+
+    def _definition(self, worker: LeasedWorker, state: TemplateState) -> DefineTask:
+        define: DefineTask = state.define
+        sent: set[bytes] = worker.channel.peer.functions
+        if define.function_hash not in sent:
+            sent.add(define.function_hash)
+            return define
+        return _without_function(define)
+
+    def _push_with_refs(self, task: Task) -> PushTask:
+        refs = [self._argument(where, entry) for where, entry in task.refs or ()]
+        stored = None
+        if task.stored_args is not None:
+            stored = self._argument(0, task.stored_args)
+        return PushTask(
+            task.number, task.template.template_id, task.attempt, task.args, refs, stored
+        )
+
+    def _argument(self, where: int | str, entry: Entry) -> Argument:
+        owner = entry.owner or self._shared.address
+        value = entry.value if entry.state == INLINE else None
+        return Argument(where, entry.id, owner, value, entry.sources or [])
+
+    # --- answers: I/O thread, lock taken here ---
+
+    def on_done(self, channel: Channel, messages: Sequence[TaskDone]) -> None:
+        """The hot path: one small value each."""
+        shared, tasks = self._shared, self.tasks
+        with shared.lock:
+            worker: LeasedWorker | None = channel.peer.leased
+            for message in messages:
+                task = tasks.get(message.number)
+                if task is None or task.attempt != message.attempt:
+                    continue
+                del tasks[message.number]
+                if worker is not None:
+                    worker.in_flight.pop(message.number, None)
+                task.template.note_run(message.run_s)
+                entry = task.entry
+                assert entry is not None
+                entry.task = None
+                entry.size = len(message.value)
+                entry.settle(INLINE, message.value)
+                if task.pinned is not None:
+                    self._table.unpin(task.pinned)
+            self._after_answers(worker)
+
+    def _after_answers(self, worker: LeasedWorker | None) -> None:
+        self.settle()
+        if worker is not None:
+            self.dispatch(worker.key)
+            if not worker.in_flight:
+                self.leasing.fell_idle(worker)
+
+    def settle(self) -> None:
+        """Queue tasks whose arguments came, and tell about objects that ended."""
+        ready = self._ready
+        while ready:
+            task = ready.popleft()
+            if task.number in self.tasks and not self._fail_by_argument(task):
+                task.template.key.queue.append(task)
+                self.dispatch(task.template.key)
+        if self._table.freed or self._table.returned:
+            self._shared.settle_releases()
+
+    def on_replied(self, channel: Channel, messages: Sequence[TaskReplied]) -> None:
+        with self._shared.lock:
+            worker: LeasedWorker | None = channel.peer.leased
+            for message in messages:
+                task = self.tasks.get(message.number)
+                if task is None or task.attempt != message.attempt:
+                    continue
+                if worker is not None:
+                    worker.in_flight.pop(message.number, None)
+                    worker.blocked = False
+                self._note_kept(channel, message.kept)
+                self._conclude(task, message)
+            self._after_answers(worker)
+
+    def _conclude(self, task: Task, message: TaskReplied) -> None:
+        outcome = message.outcome
+        if outcome == "ok":
+            task.template.note_run(message.run_s)
+            self._succeed(task, message)
+        elif outcome == "cancelled":
+            self.fail(task, TaskCancelledError(describe(task)))
+        elif self._may_retry(task, message):
+            self.requeue([task])
+        else:
+            self.fail_with(task, message.error)
+
+    def _succeed(self, task: Task, message: TaskReplied) -> None:
+        del self.tasks[task.number]
+        if task.template.num_returns == DYNAMIC:
+            self._settle_dynamic(task, message.values)
+        else:
+            entries = task.entries or [task.entry]
+            for value in message.values:
+                entry = entries[value.index]
+                assert entry is not None
+                self._settle_value(entry, value)
+        if task.stream is not None:
+            self._end_stream(task.stream)
+        if task.pinned is not None:
+            self._table.unpin(task.pinned)
+
+    def _settle_value(self, entry: Entry, value: ReturnValue) -> None:
+        entry.task = None
+        entry.size = value.size_bytes
+        if value.contains:
+            entry.contains = self._ownership.take_contained(value.contains)
+        if value.value is not None:
+            entry.settle(INLINE, value.value)
+        else:
+            entry.sources = value.sources
+            entry.settle(STORED, b"")
+        if not self._table.is_held(entry):  # every ref went while the task ran
+            self._table.entries[entry.id] = entry
+            self._table.release(entry)
+
+    def _settle_dynamic(self, task: Task, values: list[ReturnValue]) -> None:
+        """Make an object of each item; the first return is the list of their ids."""
+        first = task.entry
+        assert first is not None
+        items = []
+        for value in values:
+            entry = Entry(first.id[:-4] + (value.index + 1).to_bytes(4, "big"))
+            entry.pins = 1
+            self._table.entries[entry.id] = entry
+            self._settle_value(entry, value)
+            items.append(entry)
+        first.task = None
+        first.contains = items
+        first.size = 0
+        first.settle(INLINE, b"\x06" + encode([entry.id for entry in items]))
+        if not self._table.is_held(first):
+            self._table.entries[first.id] = first
+            self._table.release(first)
+
+    def _note_kept(self, channel: Channel, kept: list[bytes]) -> None:
+        """The worker goes on holding refs that came with a task: count it."""
+        borrower = channel.peer.address
+        for object_id in kept:
+            entry = self._table.entries.get(object_id)
+            if entry is None:
+                continue
+            if entry.owner is None:
+                self._ownership.add_borrower(object_id, borrower)
+            else:
+                self._shared.peers.send(entry.owner, AddBorrower(object_id, borrower))
+
+    def _may_retry(self, task: Task, message: TaskReplied) -> bool:
+        allowed = task.template.retry_exceptions
+        if message.outcome != "error" or not allowed or not task.retries_left:
+            return False
+        if allowed is not True:
+            error = deserialize(message.error)
+            cause = error.cause if isinstance(error, TaskError) else error
+            if not isinstance(cause, allowed):
+                return False
+        task.retries_left -= 1
+        task.attempt += 1
+        return True
+
+    # --- failures ---
+
+    def requeue(self, tasks: list[Task]) -> None:
+        """Run tasks again, before the others of their key."""
+        keys = {id(task.template.key): task.template.key for task in tasks}
+        for key in keys.values():
+            key.put_back([task for task in tasks if task.template.key is key])
+            self.dispatch(key)
+
+    def fail(self, task: Task, error: BaseException) -> None:
+        self.fail_with(task, serialize(error).to_bytes())
+
+    def fail_with(self, task: Task, error: bytes) -> None:
+        """Give all returns of a task an error.  Whoever waits for them goes on."""
+        if self.tasks.pop(task.number, None) is None:
+            return
+        if task.stream is not None:
+            self._fail_stream(task.stream, error)
+        for entry in task.entries or [task.entry]:
+            assert entry is not None
+            entry.task = None
+            entry.settle(FAILED, error)
+        if task.pinned is not None:
+            self._table.unpin(task.pinned)
+
+    def _fail_by_argument(self, task: Task) -> bool:
+        for _, entry in task.refs or ():
+            if entry.state == FAILED:
+                self.fail_with(task, entry.value)
+                return True
+        return False
+
+    # --- streams ---
+
+    def on_items(self, channel: Channel, messages: Sequence[StreamItem]) -> None:
+        with self._shared.lock:
+            for message in messages:
+                task = self.tasks.get(message.number)
+                if task is None or task.attempt != message.attempt:
+                    continue
+                stream = task.stream
+                if stream is not None and stream.is_new(message.value.index):
+                    self._add_item(stream, message.value)
+                    if stream.abandoned:
+                        self._tell_consumed(task, -1)
+            self.settle()
+
+    def _add_item(self, stream: Stream, value: ReturnValue) -> None:
+        first = stream.completed.binary()
+        entry = Entry(first[:-4] + (value.index + 1).to_bytes(4, "big"))
+        entry.pins = 1  # the stream's own, until the item is taken
+        self._table.entries[entry.id] = entry
+        self._settle_value(entry, value)
+        stream.add(entry)
+        if stream.abandoned:
+            self.drop_items(stream)
+        self._wake_stream(stream)
+
+    def _fail_stream(self, stream: Stream, error: bytes) -> None:
+        """The error becomes the last item: the consumer meets it in its place."""
+        if stream.total is None:
+            index = stream.arrived
+            self._add_item(stream, ReturnValue(index, b"", 0, [], []))
+            last = stream.entries.get(index)
+            if last is not None:
+                last.settle(FAILED, error)
+        self._end_stream(stream)
+
+    def _end_stream(self, stream: Stream) -> None:
+        stream.finish()
+        self._wake_stream(stream)
+
+    def _wake_stream(self, stream: Stream) -> None:
+        waiters, stream.waiters = stream.waiters, []
+        for waiter in waiters:
+            waiter.notify(Entry(b""))
+
+    def drop_items(self, stream: Stream) -> None:
+        """Let go of items that nobody will take."""
+        while (entry := stream.take()) is not None:
+            self._table.unpin([entry])
+
+    def _tell_consumed(self, task: Task, count: int) -> None:
+        if task.worker is not None:
+            task.worker.channel.send(frame(encode(StreamConsumed(task.number, count))))
+
+    def note_taken(self, stream: Stream) -> None:
+        """An item was taken (or none ever will be): the task may go on."""
+        task = self.tasks.get(stream.number)
+        if task is not None and (stream.backpressure or stream.abandoned):
+            self._tell_consumed(task, -1 if stream.abandoned else stream.taken)
+
+
+class _Packed:
+    """Serialized arguments and the refs in them."""
+
+    __slots__ = ("body", "met", "stored", "top")
+
+    def __init__(
+        self,
+        body: bytes,
+        top: list[tuple[int | str, ObjectRef]] | None,
+        met: list[ObjectRef],
+        stored: Entry | None,
+    ) -> None:
+        self.body, self.top, self.met, self.stored = body, top, met, stored
+
+
+def _without_function(define: DefineTask) -> DefineTask:
+    values = {name: getattr(define, name) for name in define.__struct_fields__}
+    return DefineTask(**{**values, "function": None})
+
+
+def describe(task: Task) -> str:
+    """Return a task's name and id, for messages."""
+    assert task.entry is not None
+    return f"{task.template.name} ({task.entry.id[:-4].hex()})"
+

@@ -1,0 +1,76 @@
+"""The user's exception on its way to the owner: whole if possible, readable always."""
+
+from __future__ import annotations
+
+import os
+import platform
+import traceback
+from typing import Any
+
+from sparkray.exceptions import PortableCause, SparkrayError, TaskError
+from sparkray.store.serialize import deserialize, serialize
+
+
+def task_error(name: str, error: BaseException, skip_file: str) -> bytes:
+    """Return a serialized `TaskError` for what user code raised.
+
+    Args:
+        name: of the task.
+        error: what it raised.
+        skip_file: frames of this file on top of the traceback are left out.
+    """
+    text = _traceback_text(error, skip_file)
+    where = f"pid={os.getpid()}, {platform.node()}"
+    cause: BaseException | None = error
+    if isinstance(error, TaskError):  # of a task that this one called
+        cause = error.cause
+    for candidate in (cause, _portable(cause)):
+        data = _try(TaskError(name, text, candidate, where), type(cause))  # type: ignore[arg-type]
+        if data is not None:
+            return data
+    return serialize(TaskError(name, text, None, where)).to_bytes()
+
+
+def _try(error: TaskError, expected: type) -> bytes | None:
+    """Serialize and read back: a class may pickle well and fail to unpickle."""
+    try:
+        data = serialize(error).to_bytes()
+        back = deserialize(data)
+    except Exception:  # whatever user classes raise: the next form may do
+        return None
+    return data if type(back.cause) is expected else None
+
+
+def _portable(cause: BaseException | None) -> PortableCause | None:
+    if cause is None:
+        return None
+    args = tuple(arg if _travels(arg) else repr(arg) for arg in cause.args)
+    state = {key: value for key, value in vars(cause).items() if _travels(value)}
+    return PortableCause(type(cause), args, state)
+
+
+def _travels(value: Any) -> bool:
+    try:
+        deserialize(serialize(value).to_bytes())
+    except Exception:
+        return False
+    return True
+
+
+def _traceback_text(error: BaseException, skip_file: str) -> str:
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == skip_file:
+        frames = frames.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, frames)
+    except Exception as failure:  # a __str__ of the user's that raises
+        lines = [f"{type(error).__name__} (its text raised {failure!r})\n"]
+    return "".join(lines).rstrip()
+
+
+def exit_error(name: str, error: SystemExit) -> bytes:
+    """Return the error of a task that called ``sys.exit``: it is not run again."""
+    from sparkray.exceptions import WorkerCrashedError
+
+    made: SparkrayError = WorkerCrashedError(name, f"it called sys.exit({error.code!r})")
+    return serialize(made).to_bytes()

@@ -1,0 +1,562 @@
+"""Runs tasks: the only module that calls user code.
+
+    I/O thread   PushTask frames -> queue            (cancel and reclaim take from it)
+    main thread  queue -> arguments -> user function -> answer
+
+The main thread sends its answers by itself, in batches while tasks are short; a timer of
+the I/O thread sends what a longer task would hold back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+
+from sparkray.config import Settings
+from sparkray.protocol.codec import encode
+from sparkray.protocol.framing import LENGTH, frame
+from sparkray.protocol.messages import (
+    Blocked,
+    CancelTask,
+    DefineTask,
+    Exit,
+    LeaseWanted,
+    PushTask,
+    ReclaimTasks,
+    Retiring,
+    ReturnValue,
+    StreamConsumed,
+    StreamItem,
+    TaskDone,
+    TaskReplied,
+    TasksReclaimed,
+    Unblocked,
+    YieldLease,
+)
+from sparkray.runtime import core
+from sparkray.runtime.context import RunningTask, running
+from sparkray.runtime.functions import DYNAMIC, STREAMING
+from sparkray.runtime.refs import collecting
+from sparkray.store.serialize import deserialize, serialize
+from sparkray.transport.channel import Channel
+from sparkray.worker.errors import exit_error, task_error
+from sparkray.worker.start import WorkerStart
+
+log = logging.getLogger(__name__)
+
+#: Answers of short tasks may wait this long for company.
+BATCH_S = 0.0005
+BATCH_ANSWERS = 64
+#: The I/O thread sends answers that are held back longer than this.
+STALE_S = 0.002
+#: How often a worker that is asked to end looks whether its objects are still in use.
+EXIT_CHECK_S = 1.0
+
+_clock = time.perf_counter
+
+
+class Template:
+    """A task definition as the worker keeps it: the function is loaded when first run."""
+
+    __slots__ = ("calls", "define", "function")
+
+    def __init__(self, define: DefineTask) -> None:
+        self.define = define
+        self.function: Callable[..., Any] | None = None
+        self.calls = 0
+
+
+class Executor:
+    """The task side of a worker process."""
+
+    def __init__(self, runtime: core.Runtime) -> None:
+        self._runtime = runtime
+        self._shared = runtime.shared
+        self._functions: dict[bytes, Any] = {}  #: by hash: bytes, then what they load to
+        self._queue: queue.SimpleQueue[tuple[Channel, PushTask] | None] = (
+            queue.SimpleQueue()
+        )
+        #: Not started yet; whoever pops an item (one atomic step) may decide on it.
+        self._pending: dict[tuple[Channel, int], PushTask] = {}
+        self._current: tuple[Channel, PushTask] | None = None
+        self._cancelled: tuple[Channel, PushTask] | None = None
+        self._interruptible = False
+        self._blocked = False
+        self._holder: Channel | None = None  #: who leases this worker
+        self._out: list[bytes] = []
+        self._out_channel: Channel | None = None
+        self._out_lock = threading.Lock()  #: guards the two above
+        self._flushed = 0.0
+        self._stale_check_due = False
+        self._log_name = ""
+        self._consumed: dict[tuple[Channel, int], int] = {}
+        self._consumption = threading.Condition()  #: guards `_consumed`
+        self._main = threading.get_ident()
+        self._leaving = False
+        self._install()
+
+    def _install(self) -> None:
+        self._shared.peers.handlers.update(
+            {
+                DefineTask: self._on_define,
+                PushTask: self._on_push,
+                CancelTask: self._on_cancel,
+                ReclaimTasks: self._on_reclaim,
+                StreamConsumed: self._on_consumed,
+            }
+        )
+        self._shared.blocking = self._while_blocked
+        self._runtime.on_agent_message = self._from_agent
+        self._runtime.on_agent_lost = lambda reason: os._exit(1)
+        self._runtime.on_peer_lost = self._owner_lost
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    # --- I/O thread ---
+
+    def _on_define(self, channel: Channel, messages: Sequence[DefineTask]) -> None:
+        for message in messages:
+            if message.function is not None:
+                self._functions.setdefault(message.function_hash, message.function)
+                message.function = None
+            channel.peer.templates[message.template] = Template(message)
+
+    def _on_push(self, channel: Channel, messages: Sequence[PushTask]) -> None:
+        self._holder = channel
+        if self._blocked:
+            self._bounce(channel, [message.number for message in messages])
+            return
+        for message in messages:
+            self._pending[channel, message.number] = message
+            self._queue.put((channel, message))
+        if not self._stale_check_due:
+            self._stale_check_due = True
+            self._shared.loop.call_later(STALE_S, self._flush_stale)
+
+    def _bounce(self, channel: Channel, numbers: list[int]) -> None:
+        channel.send(frame(encode(TasksReclaimed(numbers, blocked=self._blocked))))
+
+    def _on_reclaim(self, channel: Channel, messages: Sequence[ReclaimTasks]) -> None:
+        for message in messages:
+            numbers = [
+                number
+                for number in message.numbers
+                if self._pending.pop((channel, number), None) is not None
+            ]
+            channel.send(frame(encode(TasksReclaimed(numbers))))
+
+    def _on_cancel(self, channel: Channel, messages: Sequence[CancelTask]) -> None:
+        for message in messages:
+            task = self._pending.pop((channel, message.number), None)
+            if task is not None:
+                reply = _reply(task, "cancelled")
+                channel.send(frame(encode(reply)))
+                continue
+            current = self._current
+            if current is None or current[0] is not channel:
+                continue
+            if current[1].number == message.number:
+                self._interrupt_main(current)
+                if message.recursive:
+                    self._runtime.cancel_children(self._task_id(*current))
+
+    def _on_consumed(self, channel: Channel, messages: Sequence[StreamConsumed]) -> None:
+        with self._consumption:
+            for message in messages:
+                self._consumed[channel, message.number] = message.items
+            self._consumption.notify_all()
+
+    def _owner_lost(self, channel: Channel) -> None:
+        """Whoever called these tasks is gone: nobody wants their results."""
+        for key in list(self._pending):
+            if key[0] is channel:
+                self._pending.pop(key, None)
+        current = self._current
+        if current is not None and current[0] is channel:
+            self._interrupt_main(current)
+            self._runtime.cancel_children(self._task_id(*current))
+        if self._holder is channel:
+            self._holder = None
+
+    def _interrupt_main(self, current: tuple[Channel, PushTask]) -> None:
+        self._cancelled = current
+        signal.pthread_kill(self._main, signal.SIGINT)
+        with self._consumption:
+            self._consumption.notify_all()
+
+    def _from_agent(self, message: Any) -> None:
+        if isinstance(message, LeaseWanted):
+            if self._holder is not None:
+                self._holder.send(frame(encode(YieldLease())))
+        elif isinstance(message, Exit):
+            if message.force:
+                os._exit(0)
+            self._leaving = True
+            self._exit_when_unneeded()
+
+    def _exit_when_unneeded(self) -> None:
+        """End the process unless it runs something or others use what it owns."""
+        busy = self._current is not None or self._pending
+        if busy or self._shared.table.is_needed():
+            self._shared.loop.call_later(EXIT_CHECK_S, self._exit_when_unneeded)
+        else:
+            self._queue.put(None)
+
+    def _flush_stale(self) -> None:
+        self._flush()
+        if self._pending or self._current is not None:
+            self._shared.loop.call_later(STALE_S, self._flush_stale)
+        else:
+            self._stale_check_due = False
+
+    # --- main thread ---
+
+    def run(self) -> None:
+        """Run tasks until the agent ends this worker."""
+        work = self._queue
+        while True:
+            if work.empty():
+                self._flush()
+            item = work.get()
+            if item is None:
+                return
+            channel, task = item
+            if self._pending.pop((channel, task.number), None) is not None:
+                self._current = item
+                try:
+                    self._execute(channel, task)
+                finally:
+                    self._current = None
+                    running.task = None
+
+    def _execute(self, channel: Channel, task: PushTask) -> None:
+        template: Template = channel.peer.templates[task.template]
+        define = template.define
+        running.task = RunningTask(
+            self._task_id(channel, task), define.name, define.depth, define.resources
+        )
+        if define.name != self._log_name:
+            self._mark_output(define.name)
+        started = _clock()
+        try:
+            outcome = self._call(channel, task, template)
+        except KeyboardInterrupt as error:
+            self._interruptible = False
+            outcome = self._interrupted(channel, task, define, error)
+        except SystemExit as error:
+            error.__traceback__ = None
+            outcome = _reply(task, "exit", exit_error(define.name, error))
+        except BaseException as error:
+            outcome = _reply(task, "error", task_error(define.name, error, __file__))
+            error.__traceback__ = None  # it would keep the arguments alive
+        run_s = _clock() - started
+        self._answer(channel, task, define, outcome, run_s)
+        if define.max_calls:
+            self._count_call(channel, template)
+
+    def _call(self, channel: Channel, task: PushTask, template: Template) -> Any:
+        """Run user code; return the value's bytes or a `TaskReplied`."""
+        function = template.function or self._load(template)
+        define = template.define
+        if task.args or task.refs or task.stored_args is not None:
+            args, kwargs = self._arguments(task)
+        else:
+            args, kwargs = (), {}
+        try:
+            self._interruptible = True
+            value = function(*args, **kwargs)
+            if define.num_returns != 1 or inspect.isgenerator(value):
+                return self._several(channel, task, define, value)
+        finally:
+            self._interruptible = False
+        with collecting() as met:
+            serialized = serialize(value, f"the result of {define.name}")
+        if not met and serialized.size_bytes <= self._shared.settings.inline_max_bytes:
+            return serialized.to_bytes()
+        return self._reply_with(channel, task, [(serialized, met)])
+
+    def _load(self, template: Template) -> Callable[..., Any]:
+        key = template.define.function_hash
+        known = self._functions[key]
+        if isinstance(known, bytes):
+            known = self._functions[key] = cloudpickle.loads(known)
+        function: Callable[..., Any] = known
+        template.function = function
+        return function
+
+    def _arguments(self, task: PushTask) -> tuple[Any, Any]:
+        fetcher = self._runtime.fetcher
+        if task.stored_args is not None:
+            args, kwargs = fetcher.argument_value(task.stored_args)
+        else:
+            args, kwargs = deserialize(task.args)
+        if task.refs:
+            args = list(args)
+            for argument in task.refs:
+                value = fetcher.argument_value(argument)
+                if isinstance(argument.where, int):
+                    args[argument.where] = value
+                else:
+                    kwargs[argument.where] = value
+        return args, kwargs
+
+    def _several(
+        self, channel: Channel, task: PushTask, define: DefineTask, value: Any
+    ) -> TaskReplied:
+        count = define.num_returns
+        if count == STREAMING:
+            return self._stream(channel, task, define, value)
+        if count == 1:
+            raise TypeError(
+                f"{define.name} returned a generator, which cannot be sent;"
+                ' give it num_returns="streaming" or "dynamic"'
+            )
+        if count == 0:
+            return _reply(task, "ok", values=[_none(0)])
+        items = value if count == DYNAMIC else _exactly(count, value, define.name)
+        values = []
+        for item in items:
+            with collecting() as met:
+                values.append((serialize(item, f"the result of {define.name}"), met))
+        first = 1 if count == DYNAMIC else 0
+        return self._reply_with(channel, task, values, first)
+
+    def _reply_with(
+        self, channel: Channel, task: PushTask, values: list[Any], first: int = 0
+    ) -> TaskReplied:
+        """Return values that are large, several, or contain refs."""
+        owner = channel.peer.address
+        stem = self._task_id(channel, task)
+        parts = [
+            self._runtime.fetcher.return_value(
+                stem + (index + first).to_bytes(4, "big"), index, serialized, met, owner
+            )
+            for index, (serialized, met) in enumerate(values)
+        ]
+        return _reply(task, "ok", values=parts)
+
+    def _stream(
+        self, channel: Channel, task: PushTask, define: DefineTask, value: Any
+    ) -> TaskReplied:
+        owner, stem = channel.peer.address, self._task_id(channel, task)
+        index = 0
+        for item in value:
+            with collecting() as met:
+                serialized = serialize(item, f"item {index} of {define.name}")
+            del item
+            object_id = stem + (index + 1).to_bytes(4, "big")
+            part = self._runtime.fetcher.return_value(
+                object_id, index, serialized, met, owner
+            )
+            self._flush()
+            channel.send(frame(encode(StreamItem(task.number, task.attempt, part))))
+            index += 1
+            if define.backpressure:
+                self._await_consumer(channel, task, index, define.backpressure)
+        self._consumed.pop((channel, task.number), None)
+        reply = _reply(task, "ok", values=[_none(0)])
+        reply.items = index
+        return reply
+
+    def _await_consumer(
+        self, channel: Channel, task: PushTask, sent: int, limit: int
+    ) -> None:
+        key = (channel, task.number)
+
+        def may_go_on() -> bool:
+            taken = self._consumed.get(key, 0)
+            return taken < 0 or sent - taken < limit or channel.is_closed
+
+        with self._consumption:
+            if may_go_on():
+                return
+        with self._while_blocked(), self._consumption:
+            self._consumption.wait_for(may_go_on)
+
+    def _interrupted(
+        self,
+        channel: Channel,
+        task: PushTask,
+        define: DefineTask,
+        error: KeyboardInterrupt,
+    ) -> TaskReplied:
+        if self._cancelled is self._current:
+            error.__traceback__ = None
+            return _reply(task, "cancelled")
+        return _reply(task, "error", task_error(define.name, error, __file__))
+
+    def _answer(
+        self,
+        channel: Channel,
+        task: PushTask,
+        define: DefineTask,
+        outcome: bytes | TaskReplied,
+        run_s: float,
+    ) -> None:
+        kept = self._kept() if self._shared.table.uncovered else None
+        if isinstance(outcome, bytes):
+            if not kept:
+                body = encode(TaskDone(task.number, task.attempt, run_s, outcome))
+            else:
+                value = ReturnValue(0, outcome, len(outcome), [], [])
+                outcome = _reply(task, "ok", values=[value])
+        if isinstance(outcome, TaskReplied):
+            outcome.run_s = run_s
+            outcome.kept = kept or []
+            body = encode(outcome)
+        with self._out_lock:
+            if self._out_channel is not channel:
+                self._flush_locked()
+                self._out_channel = channel
+            out = self._out
+            out.append(LENGTH.pack(len(body)))
+            out.append(body)
+            now = _clock()
+            if (
+                not define.batch
+                or now - self._flushed > BATCH_S
+                or len(out) > 2 * BATCH_ANSWERS
+            ):
+                self._flush_locked()
+
+    def _kept(self) -> list[bytes]:
+        """Return the refs that came with tasks and are still in use here."""
+        self._shared.drain()
+        with self._shared.lock:
+            return [entry.id for entry in self._shared.table.take_uncovered()]
+
+    def _flush(self) -> None:
+        if self._out:
+            with self._out_lock:
+                self._flush_locked()
+
+    def _flush_locked(self) -> None:
+        if self._out and self._out_channel is not None:
+            out, self._out = self._out, []
+            self._out_channel.send(b"".join(out))
+        self._flushed = _clock()
+
+    def _count_call(self, channel: Channel, template: Template) -> None:
+        template.calls += 1
+        if template.calls >= template.define.max_calls:
+            self._flush()
+            channel.send(frame(encode(Retiring())))
+
+    def _mark_output(self, name: str) -> None:
+        """Tell the log reader whose output follows."""
+        self._log_name = name
+        mark = f"\x01task:{name}\n".encode()
+        for fd in (1, 2):
+            os.write(fd, mark)
+
+    def _task_id(self, channel: Channel, task: PushTask) -> bytes:
+        owner: bytes = channel.peer.address.worker_id
+        return owner + task.number.to_bytes(8, "big")
+
+    def _interrupt(self, number: int, stack_frame: object) -> None:
+        """Handler of SIGINT: stops the running task if it is the cancelled one."""
+        if self._interruptible and self._cancelled is self._current:
+            raise KeyboardInterrupt("the task was cancelled")
+
+    @contextlib.contextmanager
+    def _while_blocked(self) -> Iterator[None]:
+        """Around a wait of user code: lend the CPU on, hand back what waits behind."""
+        if threading.get_ident() != self._main or self._current is None:
+            yield
+            return
+        self._flush()
+        self._blocked = True
+        channel = self._current[0]
+        waiting = [key for key in list(self._pending) if key[0] is channel]
+        numbers = [key[1] for key in waiting if self._pending.pop(key, None) is not None]
+        if numbers:
+            self._bounce(channel, numbers)
+        self._shared.agent.send(Blocked())
+        try:
+            yield
+        finally:
+            self._blocked = False
+            self._shared.agent.send(Unblocked())
+
+
+def _reply(
+    task: PushTask,
+    outcome: str,
+    error: bytes = b"",
+    values: list[ReturnValue] | None = None,
+) -> TaskReplied:
+    return TaskReplied(
+        number=task.number,
+        attempt=task.attempt,
+        run_s=0.0,
+        outcome=outcome,
+        values=values or [],
+        error=error,
+        kept=[],
+        items=0,
+    )
+
+
+def _none(index: int) -> ReturnValue:
+    value = serialize(None).to_bytes()
+    return ReturnValue(index, value, len(value), [], [])
+
+
+def _exactly(count: int, value: Any, name: str) -> list[Any]:
+    try:
+        items = list(value)
+    except TypeError:
+        raise ValueError(
+            f"{name} declares num_returns={count} but returned one"
+            f" {type(value).__name__}; return {count} values"
+        ) from None
+    if len(items) != count:
+        raise ValueError(
+            f"{name} declares num_returns={count} but returned {len(items)} values"
+        )
+    return items
+
+
+def run_worker(start: WorkerStart) -> None:
+    """Be a worker process until the agent ends it.
+
+    Raises:
+        ConnectionError: the agent is gone or refuses.
+    """
+    made: list[Executor] = []
+    options = core.ConnectOptions(
+        agent_socket=start.agent_socket,
+        token=start.token,
+        kind="worker",
+        config=None,
+        job_id=start.job_id,
+        worker_id=start.worker_id,
+        socket_dir=os.path.join(start.session_dir, "sockets"),
+        host=start.host,
+        ports=(start.port_min, start.port_max),
+        runtime_env=start.runtime_env,
+        settings=Settings(),
+    )
+    runtime = core.connect(options, lambda runtime: made.append(Executor(runtime)))
+    _extend_path(runtime.config.sys_path)
+    try:
+        made[0].run()
+    finally:
+        runtime.close("the worker ends")
+
+
+def _extend_path(directories: Sequence[str]) -> None:
+    """Let imports find what the driver's imports find, in the driver's order."""
+    known = set(sys.path)
+    sys.path[:0] = [directory for directory in directories if directory not in known]
+
