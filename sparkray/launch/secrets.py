@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
+from typing import TYPE_CHECKING
 
 from sparkray.transport import tls
+
+if TYPE_CHECKING:
+    import ssl
 
 
 def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext] | None:

@@ -1,0 +1,112 @@
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkray.api import join
+
+
+@pytest.fixture
+def temp_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPARKRAY_TEMP_DIR", str(tmp_path))
+    monkeypatch.delenv(join.ADDRESS_VARIABLE, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def pid() -> Iterator[int]:
+    """The process id of something that looks like a node daemon."""
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "sparkray.cli.daemon"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+
+
+def announce(temp_dir: Path, name: str, pid: int, port: int, **changed: object) -> None:
+    directory = temp_dir / name
+    directory.mkdir()
+    fields = {
+        "cluster_id": name.partition("-")[0],
+        "node_id": "ab",
+        "host": "127.0.0.1",
+        "head": f"127.0.0.1:{port}",
+        "agent_socket": str(directory / "agent.sock"),
+        "pid": pid,
+        "host_name": socket.gethostname(),
+        "version": "0",
+        "is_head": True,
+        "token_file": "",
+        "session_dir": str(directory),
+        **changed,
+    }
+    (directory / "agent.json").write_text(json.dumps(fields))
+
+
+def choose(address: str | None = None, *own: str) -> join.Start | join.Join:
+    return join.choose(address, own_resources=own)
+
+
+def test_with_nothing_running_a_private_cluster_is_started(temp_dir: Path) -> None:
+    assert isinstance(choose(), join.Start)
+    assert isinstance(choose("local"), join.Start)
+    with pytest.raises(ConnectionError, match="sparkray start --head"):
+        choose("auto")
+
+
+def test_the_one_shared_cluster_is_joined(temp_dir: Path, pid: int) -> None:
+    announce(temp_dir, "c1-a", pid, 7001, is_head=False)
+    announce(temp_dir, "c1-b", pid, 7001)
+    announce(temp_dir, "c2-a", pid, 7002, local=True)
+    for address in (None, "auto", "127.0.0.1:7001", "localhost:7001"):
+        choice = choose(address)
+        assert isinstance(choice, join.Join)
+        assert choice.node.is_head and choice.node.head == "127.0.0.1:7001"
+    assert isinstance(choose(None, "num_cpus"), join.Start)
+    assert isinstance(choose("local"), join.Start)
+
+
+def test_between_two_shared_clusters_nobody_chooses(temp_dir: Path, pid: int) -> None:
+    announce(temp_dir, "c1-a", pid, 7001)
+    announce(temp_dir, "c2-a", pid, 7002)
+    assert isinstance(choose(), join.Start)
+    with pytest.raises(ConnectionError, match=r"7001, .*7002"):
+        choose("auto")
+
+
+def test_the_variable_counts_as_an_address(
+    temp_dir: Path, pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce(temp_dir, "c1-a", pid, 7001)
+    announce(temp_dir, "c2-a", pid, 7002)
+    monkeypatch.setitem(os.environ, join.ADDRESS_VARIABLE, "127.0.0.1:7002")
+    choice = choose()
+    assert isinstance(choice, join.Join) and choice.node.head.endswith("7002")
+
+
+def test_resources_for_a_cluster_that_runs_are_a_contradiction(temp_dir: Path) -> None:
+    with pytest.raises(ValueError, match=r"num_cpus.*leave them out"):
+        choose("127.0.0.1:7001", "num_cpus")
+
+
+def test_a_dead_address_is_named(temp_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(ConnectionError, match=f"{port}.*no node of that cluster"):
+            choose(f"127.0.0.1:{port}")
+    with pytest.raises(ConnectionError, match=f"no sparkray cluster at .*:{port}"):
+        choose(f"127.0.0.1:{port}")
+
+
+def test_an_address_must_be_one(temp_dir: Path) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        choose("somewhere")
