@@ -2,7 +2,7 @@
 # the dependencies, and a Java runtime if the machine has none.
 
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ENV := . .ci/environment $(VENV) &&

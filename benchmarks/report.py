@@ -67,8 +67,8 @@ def table(document: dict[str, Any], peers: Sequence[str]) -> str:
         for line in [head, *lines]
     ]
     text.append(
-        f"\nMedians of {document['rounds']} interleaved rounds on"
-        f" {document['workers']} workers, {document['machine']['cpus']} cores; smaller is"
+        f"\nMedians of {document['rounds']} interleaved rounds,"
+        f" {document['workers']} workers, {document['machine']['cpus']} cores; less is"
         f" better. (n x): n times {BASE}. ~: scaled from fewer tasks. -: not offered."
     )
     return "\n".join(text)
@@ -119,22 +119,31 @@ def plot(document: dict[str, Any], peers: Sequence[str], path: Path) -> None:
     rows = _rows(document)
     columns = 3
     lines = -(-len(rows) // columns)
-    figure, axes = pyplot.subplots(
-        lines,
-        columns,
-        figsize=(12, 0.35 * len(peers) * lines + 1.2 * lines),
-        squeeze=False,
-    )
+    size = (12, lines * (0.7 + 0.25 * len(peers)))
+    figure, axes = pyplot.subplots(lines, columns, figsize=size, squeeze=False)
     for axis, (row, by_peer) in zip(axes.flat, rows, strict=False):
-        shown = [p for p in reversed(peers) if "median" in by_peer.get(p, {})]
-        values = [by_peer[peer]["median"] for peer in shown]
-        colours = ["tab:orange" if peer == BASE else "tab:blue" for peer in shown]
-        axis.barh(shown, values, color=colours)
-        axis.set_xscale("log")
-        axis.set_title(f"{_title(row)} ({ROWS[row].unit})", fontsize=9)
-        axis.tick_params(labelsize=8)
+        _draw_row(axis, row, by_peer, peers)
     for axis in axes.flat[len(rows) :]:
         axis.set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def _draw_row(
+    axis: Any, row: str, by_peer: dict[str, Any], peers: Sequence[str]
+) -> None:
+    shown = [peer for peer in reversed(peers) if "median" in by_peer.get(peer, {})]
+    values = [by_peer[peer]["median"] for peer in shown]
+    colours = ["tab:orange" if peer == BASE else "tab:blue" for peer in shown]
+    bars = axis.barh(shown, values, color=colours, log=True)
+    texts = [_cell(by_peer[peer], ROWS[row].unit, None, peer) for peer in shown]
+    axis.bar_label(bars, texts, padding=3, fontsize=8)
+    axis.set_title(_title(row), fontsize=9)
+    axis.tick_params(labelsize=8)
+    axis.xaxis.set_visible(False)
+    axis.spines[["top", "right", "bottom"]].set_visible(False)
+    if values:  # room to the left of the shortest bar, and for the longest one's label
+        axis.set_xlim(
+            min(values) / 3, max(values) * (max(values) / min(values) + 3) ** 0.4
+        )
