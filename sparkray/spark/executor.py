@@ -1,0 +1,183 @@
+"""What runs on an executor, in a Spark Python worker: one node for this executor.
+
+Spark sends `NodeTask` in the task's closure, with the address and the token in it:
+these so appear in no Spark configuration, no command line and no log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkray.spark import discovery, sizing
+from sparkray.spark.guard import Order, encode
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Columns of the one row that a launch ends with.
+SCHEMA = "executor string, state string, detail string"
+#: Executor variables that name its scratch directories: standalone, YARN, everywhere.
+_SCRATCH = ("SPARK_EXECUTOR_DIRS", "LOCAL_DIRS", "SPARK_LOCAL_DIRS")
+#: Spark's own secrets and pipes, of no use to a node.
+_SPARK_PRIVATE = (
+    "PYTHON_WORKER_FACTORY_",
+    "SPARK_AUTH",
+    "_SPARK_AUTH",
+    "PYSPARK_GATEWAY",
+)
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """The function of the Spark job that starts a node.  Pickled to the executor."""
+
+    address: str
+    token: str
+    app_id: str
+    timeout_s: float
+    cores: int | None = None  #: as configured; the executor's own word goes first
+    task_cpus: int = 1
+    hold_slots: bool | None = None
+    num_cpus: float | None = None
+    object_store_memory: int | None = None
+    resources: dict[str, float] = field(default_factory=dict)
+    temp_dir: str | None = None
+    spill_dirs: str = ""
+    worker_port_min: int | None = None
+    worker_port_max: int | None = None
+
+    def __call__(
+        self, batches: Iterator[pyarrow.RecordBatch]
+    ) -> Iterator[pyarrow.RecordBatch]:
+        for _ in batches:
+            pass
+        executor, said = self._run()
+        yield _row(executor, said)
+
+    def _run(self) -> tuple[str, dict[str, str]]:
+        jvm = discovery.executor_process()
+        if jvm is None:
+            reason = f"the Python worker {os.getpid()} has no Java process above it"
+            return "?", {"state": "failed", "detail": reason}
+        command = sizing.read_executor_command(jvm.cmdline())
+        order = self._order(jvm.pid, jvm.create_time(), command)
+        return command.executor_id, _run_guard(order)
+
+    def _order(
+        self, pid: int, started_s: float, command: sizing.ExecutorCommand
+    ) -> Order:
+        cores = command.cores or self.cores or 1
+        slots = sizing.slots_of(cores, self.task_cpus)
+        share = _share(cores)
+        return Order(
+            token=self.token,
+            address=self.address,
+            executor_pid=pid,
+            executor_started_s=started_s,
+            app_id=self.app_id or command.app_id,
+            hold=sizing.holds_slot(self.hold_slots, slots),
+            timeout_s=self.timeout_s,
+            num_cpus=cores if self.num_cpus is None else self.num_cpus,
+            host=_own_address(command.host, self.address),
+            object_store_memory=self.object_store_memory or share.object_store_bytes,
+            resources={"memory": share.memory_bytes, **self.resources},
+            labels={
+                discovery.EXECUTOR_LABEL: command.executor_id,
+                discovery.APP_LABEL: self.app_id or command.app_id,
+                discovery.SLOTS_LABEL: str(slots),
+            },
+            environment=self._environment(),
+            temp_dir=self.temp_dir,
+            worker_port_min=self.worker_port_min,
+            worker_port_max=self.worker_port_max,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        if os.environ.get("SPARKRAY_SPILL_DIR"):
+            return {}
+        named = [os.environ.get(name, "") for name in _SCRATCH] + [self.spill_dirs]
+        for directory in ",".join(named).replace(os.pathsep, ",").split(","):
+            if os.path.isdir(directory) and os.access(directory, os.W_OK):
+                return {"SPARKRAY_SPILL_DIR": directory}
+        return {}
+
+
+def _run_guard(order: Order) -> dict[str, str]:
+    """Start the guard; come back when the node is up, or has ended if it is held."""
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_SPARK_PRIVATE)
+    }
+    search = [root, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(search))
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "sparkray.spark.guard"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd="/",
+        env=environment,
+        start_new_session=True,
+    )
+    assert guard.stdin is not None and guard.stdout is not None
+    with guard.stdin, guard.stdout:
+        guard.stdin.write(encode(order))
+        guard.stdin.flush()
+        line = guard.stdout.readline()
+        said: dict[str, str] = json.loads(line) if line else {"state": "failed"}
+        if said["state"] == "started" and order.hold:
+            guard.stdout.read()  # ends with the guard
+            said = {"state": "ended", "detail": f"exit code {guard.wait()}"}
+    if not line:
+        said["detail"] = f"the guard process ended with exit code {guard.wait()}"
+    return said
+
+
+def _share(cores: float) -> sizing.Share:
+    import psutil
+
+    try:
+        shm_free = psutil.disk_usage("/dev/shm").free
+    except OSError:
+        shm_free = 0
+    host_cpus = os.cpu_count() or 1
+    memory = psutil.virtual_memory().total
+    return sizing.share_of_host(cores, host_cpus, memory, shm_free)
+
+
+def _own_address(host_name: str, head: str) -> str:
+    """Return the address under which Spark knows this executor, if it is ours."""
+    try:
+        address = socket.gethostbyname(host_name) if host_name else ""
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+    except OSError:
+        address = ""
+    if address:
+        return address
+    host, _, port = head.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
+
+
+def _row(executor: str, said: dict[str, str]) -> Any:
+    import pyarrow as pa
+
+    values = {
+        "executor": executor,
+        "state": said["state"],
+        "detail": said.get("detail", ""),
+    }
+    return pa.RecordBatch.from_pydict(
+        {name: pa.array([value], pa.string()) for name, value in values.items()}
+    )

@@ -1,0 +1,205 @@
+"""Ties a node to a Spark executor: a small process between the two.
+
+    Spark Python worker                guard                     node daemon
+      stdin: one line of JSON  ------>   |  starts it, owner pipe ----> |
+      stdout: lines of JSON    <------   |                              |
+      (stdin's end, if held)             |  looks every second:         |
+                                         |    executor process gone?    |
+                                         |    node gone?                |
+
+The guard is in a session of its own, so that Spark's killing of a Python worker's
+process group does not reach the node, and the node ends in good order.  If the guard
+itself is killed, the owner pipe ends the node.
+
+A lock per executor and cluster lets one node start however many Spark tasks try.  Its
+directory is named after the executor's process, which is how a UDF finds the node of
+its own executor (`sparkray.spark.discovery`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import select
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkray.exceptions import SparkrayError
+from sparkray.launch import discovery, process
+from sparkray.launch.process import NodeOptions, NodeProcess
+
+#: How often the executor and the node are looked at.
+LOOK_S = 1.0
+APP_FILE = "app"
+_FOLDER = "x"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a Spark task asks its guard for.  Goes through a pipe: it has the token."""
+
+    token: str
+    address: str
+    executor_pid: int
+    executor_started_s: float
+    app_id: str
+    hold: bool  #: the node ends with the Spark task, not only with the executor
+    timeout_s: float
+    num_cpus: float
+    host: str
+    object_store_memory: int | None = None
+    resources: dict[str, float] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    temp_dir: str | None = None
+    worker_port_min: int | None = None
+    worker_port_max: int | None = None
+
+
+def executor_folder(executor_pid: int, temp_dir: str | None = None) -> Path:
+    """Return the parent of the session directories of an executor's nodes."""
+    parent = Path(temp_dir) if temp_dir else discovery.default_temp_dir()
+    return parent / f"{_FOLDER}{executor_pid}"
+
+
+def executor_folders() -> list[Path]:
+    """Return the folders of all executors on this host that have or had a node."""
+    return sorted(discovery.default_temp_dir().glob(f"{_FOLDER}[0-9]*"))
+
+
+def main() -> int:
+    order = Order(**json.loads(sys.stdin.readline()))
+    folder = executor_folder(order.executor_pid, order.temp_dir)
+    process.make_private(folder.parent)
+    _sweep(folder.parent)
+    process.make_private(folder)
+    with _only_one(folder, order.address) as first:
+        if not first:
+            _tell(state="taken")
+            return 0
+        try:
+            node = _start(order, folder)
+        except (SparkrayError, OSError) as error:
+            _tell(state="failed", detail=str(error))
+            return 1
+        _tell(state="started", detail=node.node.node_id)
+        try:
+            return _watch(order, node)
+        finally:
+            node.stop()
+
+
+def _start(order: Order, folder: Path) -> NodeProcess:
+    (folder / APP_FILE).write_text(order.app_id)
+    secret = folder / f"token-{os.getpid()}"
+    fd = os.open(secret, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with open(fd, "w") as file:
+        file.write(order.token)
+    options = NodeOptions(
+        address=order.address,
+        host=order.host,
+        num_cpus=order.num_cpus,
+        resources=order.resources,
+        object_store_memory=order.object_store_memory,
+        labels=order.labels,
+        temp_dir=folder,
+        worker_port_min=order.worker_port_min,
+        worker_port_max=order.worker_port_max,
+        environment={**order.environment, "SPARKRAY_TOKEN_FILE": str(secret)},
+    )
+    try:
+        return process.start_node(options, timeout_s=order.timeout_s)
+    finally:
+        secret.unlink()
+
+
+def _watch(order: Order, node: NodeProcess) -> int:
+    """Wait for the first end: the node's, the executor's or the Spark task's."""
+    import psutil
+
+    try:
+        executor = psutil.Process(order.executor_pid)
+    except psutil.NoSuchProcess:
+        return 0
+    if abs(executor.create_time() - order.executor_started_s) > 1.0:
+        return 0
+    if not order.hold:  # the Spark task ends now: let go of its pipes
+        _close_pipes()
+    while executor.is_running() and executor.status() != psutil.STATUS_ZOMBIE:
+        code = node.poll()
+        if code is not None:
+            return code
+        if _task_ended(order.hold):
+            break
+    return 0
+
+
+def _task_ended(hold: bool) -> bool:
+    """Wait a moment; tell whether the Spark task that holds our stdin is gone."""
+    waited_for = [0] if hold else []
+    return bool(select.select(waited_for, [], [], LOOK_S)[0])
+
+
+def _close_pipes() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path, address: str) -> Iterator[bool]:
+    """Yield whether this guard is the only one of its executor and cluster."""
+    name = hashlib.sha256(address.encode()).hexdigest()[:8]
+    with _lock(folder / f"{name}.lock") as first:
+        yield first
+        if first:
+            (folder / f"{name}.lock").unlink(missing_ok=True)
+    if first and not list(folder.glob("*.lock")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of executors that are gone, after a guard was killed."""
+    import psutil
+
+    for folder in parent.glob(f"{_FOLDER}[0-9]*"):
+        if psutil.pid_exists(int(folder.name[len(_FOLDER) :])):
+            continue
+        with contextlib.ExitStack() as stack:
+            locks = [stack.enter_context(_lock(path)) for path in folder.glob("*.lock")]
+            if all(locks):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell(**fields: Any) -> None:
+    with contextlib.suppress(OSError):
+        sys.stdout.write(json.dumps(fields) + "\n")
+        sys.stdout.flush()
+
+
+def encode(order: Order) -> bytes:
+    return json.dumps(dataclasses.asdict(order)).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

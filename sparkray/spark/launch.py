@@ -1,0 +1,207 @@
+"""What the driver asks of Spark: facts about the application, and one job per node.
+
+Each node is its own Spark job, so a lost executor costs one node.  Only DataFrame
+calls start jobs (`mapInArrow`), so a Spark Connect session will do; what only a classic
+session can tell (how many executors there are) is taken from settings there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparkray.spark import sizing
+from sparkray.spark.executor import SCHEMA, NodeTask
+
+_log = logging.getLogger("sparkray")
+_MISSING = "No module named 'sparkray'"
+MISSING_HELP = (
+    "the executors' Python cannot import sparkray: install it there (a cluster library,"
+    " the init script, or spark.executorEnv.PYTHONPATH)"
+)
+
+
+class SparkFacts:
+    """What a Spark session tells of its application."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = spark
+        self.context = _classic_context(spark)
+        self.master = self.conf("spark.master")
+        known = sizing.read_master(self.master, os.cpu_count() or 1)
+        self.cores = self._number("spark.executor.cores") or known.cores
+        self.task_cpus = self._number("spark.task.cpus") or 1
+        self.dynamic = self.conf("spark.dynamicAllocation.enabled").lower() == "true"
+        self.expected = known.executors
+        if self.expected is None and not self.dynamic:
+            self.expected = self._number("spark.executor.instances")
+        self.app_id = self.conf("spark.app.id")
+
+    def conf(self, name: str) -> str:
+        """Return a setting; "" if it is not set, or not to be read here."""
+        try:
+            return str(self.spark.conf.get(name, "") or "")
+        except Exception as error:  # Spark has many ways to refuse
+            _log.debug("cannot read %s: %s", name, error)
+            return ""
+
+    def executors(self) -> int | None:
+        """Return how many executors there are now; None if Spark does not tell."""
+        if self.context is None:
+            return self.expected
+        try:
+            infos = self.context._jsc.sc().statusTracker().getExecutorInfos()
+            with_driver = len(infos)
+        except Exception as error:  # a guarded gateway, as on shared clusters
+            _log.debug("cannot count executors: %s", error)
+            return self.expected
+        return (
+            1
+            if self.master.startswith("local[") or self.master == "local"
+            else (with_driver - 1)
+        )
+
+    def driver_address(self) -> str:
+        """Return an address of this host that the executors can reach."""
+        for name in (self.conf("spark.driver.host"), socket.gethostname()):
+            with contextlib.suppress(OSError):
+                address = socket.gethostbyname(name)
+                if name and _is_ours(address):
+                    return address
+        return _address_towards(self.master) or "127.0.0.1"
+
+    def set_local_property(self, name: str, value: str | None) -> None:
+        """Set what tasks of this thread's Spark jobs can read; not on Connect."""
+        if self.context is not None:
+            with contextlib.suppress(Exception):  # the context may be stopped already
+                self.context.setLocalProperty(name, value)
+
+    def _number(self, name: str) -> int | None:
+        text = self.conf(name)
+        return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+class Launcher:
+    """Runs the Spark jobs that start nodes, each in a thread of its own."""
+
+    def __init__(self, facts: SparkFacts, task: NodeTask, cluster: str) -> None:
+        self._facts = facts
+        self._task = task
+        self._group = f"sparkray-{cluster}"
+        self._lock = threading.Lock()  # guards the fields below
+        self._threads: set[threading.Thread] = set()
+        self._failure = ""
+        self._hopeless = False
+        self._stopped = False
+
+    @property
+    def running(self) -> int:
+        """How many jobs run: for nodes that are starting, or that hold a slot."""
+        with self._lock:
+            return len(self._threads)
+
+    def failure(self) -> tuple[str, bool]:
+        """Return why the last launch failed ("" if none did), and if all will."""
+        with self._lock:
+            return self._failure, self._hopeless
+
+    def launch(self) -> None:
+        """Start one more job.  What comes of it is seen by the node's joining."""
+        thread = threading.Thread(target=self._run, name="sparkray-launch", daemon=True)
+        with self._lock:
+            if self._stopped:
+                return
+            self._threads.add(thread)
+        thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Wait for the jobs to end, as they do with their nodes; then cancel them."""
+        with self._lock:
+            self._stopped = True
+        if not self._join(timeout_s):
+            self._cancel()
+            self._join(timeout_s)
+
+    def _join(self, timeout_s: float) -> bool:
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(timeout_s)
+        return self.running == 0
+
+    def _run(self) -> None:
+        try:
+            self._name_job()
+            one = self._facts.spark.range(0, 1, 1, 1)
+            rows = one.mapInArrow(self._task, SCHEMA).collect()
+            for row in rows:
+                self._note(row["state"], row["detail"])
+        except Exception as error:  # whatever Spark raises: kept for the message
+            self._note(
+                "failed", MISSING_HELP if _MISSING in str(error) else _brief(error)
+            )
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _name_job(self) -> None:
+        context, text = self._facts.context, "sparkray node (runs tasks until shutdown)"
+        if context is not None:
+            context.setJobGroup(self._group, text)
+        if hasattr(self._facts.spark, "addTag"):
+            self._facts.spark.addTag(self._group)
+
+    def _cancel(self) -> None:
+        with contextlib.suppress(Exception):  # Spark itself may be gone
+            if self._facts.context is not None:
+                self._facts.context.cancelJobGroup(self._group)
+            else:
+                self._facts.spark.interruptTag(self._group)
+
+    def _note(self, state: str, detail: str) -> None:
+        if state != "failed":
+            return
+        with self._lock:
+            self._failure = detail
+            self._hopeless = detail == MISSING_HELP
+            quiet = self._stopped
+        if not quiet:
+            _log.debug("a node did not start: %s", detail)
+
+
+def _classic_context(spark: Any) -> Any:
+    """Return the SparkContext of a classic session, None for a Connect session."""
+    if ".connect." in type(spark).__module__:
+        return None
+    return spark.sparkContext
+
+
+def _is_ours(address: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _address_towards(master: str) -> str:
+    """Return our address as the host in ``spark://host:port`` sees it."""
+    parts = urlsplit(master)
+    with (
+        contextlib.suppress(OSError, ValueError),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
+    ):  # sends nothing
+        probe.connect((parts.hostname or "192.0.2.1", parts.port or 9))
+        return str(probe.getsockname()[0])
+    return ""
+
+
+def _brief(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]

@@ -1,0 +1,266 @@
+"""A sparkray cluster on a Spark application: started, kept whole, ended.
+
+    driver process                      executors
+      SparkCluster ── head daemon         one node each
+        keeper thread                       started by a Spark job of its own
+          executors without a node?  ->     (`launch`, `executor`, `guard`)
+
+`start_on_spark` starts the head beside the driver; `SparkCluster.wait_for_nodes` comes
+back when the executors have their nodes; from then on the keeper gives one to every
+executor that Spark brings up later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import sparkray
+from sparkray.config import Settings
+from sparkray.exceptions import SparkrayError
+from sparkray.launch import discovery as host
+from sparkray.launch.discovery import Node
+from sparkray.launch.process import NodeOptions, NodeProcess, start_node
+from sparkray.spark import sizing
+from sparkray.spark.discovery import (
+    ADDRESS_PROPERTY,
+    EXECUTOR_LABEL,
+    JOB_PROPERTY,
+    SLOTS_LABEL,
+)
+from sparkray.spark.executor import NodeTask
+from sparkray.spark.launch import Launcher, SparkFacts
+
+_log = logging.getLogger("sparkray")
+#: An application whose number of executors did not change for so long has them all.
+SETTLED_S = 1.5
+#: Pauses between looks at the cluster: while starting, and later.
+LOOK_S = (0.03, 2.0)
+#: How long the Spark jobs of nodes may take to end by themselves at shutdown.
+END_TIMEOUT_S = 5.0
+
+
+def start_on_spark(
+    spark: Any,
+    *,
+    num_nodes: int | None = None,
+    min_nodes: int | None = None,
+    max_nodes: int | None = None,
+    num_cpus: float | None = None,
+    resources: Mapping[str, float] | None = None,
+    object_store_memory: int | None = None,
+    driver_cpus: float = 0,
+    hold_slots: bool | None = None,
+    head_port: int | None = None,
+    worker_port_min: int | None = None,
+    worker_port_max: int | None = None,
+    temp_dir: str | None = None,
+    token: str | None = None,
+    start_timeout_s: float | None = None,
+) -> SparkCluster:
+    """Start a head beside the driver and begin to start a node on each executor.
+
+    Args:
+        spark: a SparkSession, classic or Connect.
+        num_nodes: how many executors shall carry a node: these, no more.  Default: all.
+        min_nodes, max_nodes: the same as a range; later executors count too.
+        num_cpus, resources: of each node; default: the executor's cores.
+        object_store_memory: bytes of each node; default: the executor's share of 30 %.
+        driver_cpus: CPUs for tasks on the driver's host.
+        hold_slots: whether each node holds one Spark slot of its executor for as long
+            as it lives.  Default: where it has more than one.
+        head_port, worker_port_min, worker_port_max: ports; default: any that is free.
+        temp_dir: parent of session directories, on the driver and the executors.
+        token: the cluster's secret, where the environment does not give it.
+        start_timeout_s: how long starting may take; default: that setting.
+
+    Raises:
+        SparkrayError: the head did not start.
+        TypeError, ValueError: a wrong argument.
+    """
+    count = sizing.count_nodes(num_nodes, min_nodes, max_nodes)
+    facts = SparkFacts(spark)
+    timeout_s = start_timeout_s or Settings.from_environment().start_timeout_s
+    began_s = time.monotonic()
+    head = start_node(
+        NodeOptions(
+            head=True,
+            host=facts.driver_address(),
+            port=head_port,
+            num_cpus=driver_cpus,
+            worker_port_min=worker_port_min,
+            worker_port_max=worker_port_max,
+            temp_dir=_head_folder(temp_dir),
+            environment={} if token is None else {"SPARKRAY_TOKEN": token},
+        ),
+        timeout_s=timeout_s,
+    )
+    _log.debug("head ready after %.2f s", time.monotonic() - began_s)
+    task = NodeTask(
+        address=head.node.head,
+        token=head.node.token().decode(),
+        app_id=facts.app_id,
+        timeout_s=timeout_s,
+        cores=facts.cores,
+        task_cpus=facts.task_cpus,
+        hold_slots=hold_slots,
+        num_cpus=num_cpus,
+        object_store_memory=object_store_memory,
+        resources=dict(resources or {}),
+        temp_dir=temp_dir,
+        spill_dirs=facts.conf("spark.local.dir"),
+        worker_port_min=worker_port_min,
+        worker_port_max=worker_port_max,
+    )
+    launcher = Launcher(facts, task, head.node.cluster_id)
+    return SparkCluster(facts, head, launcher, count, hold_slots, began_s + timeout_s)
+
+
+class SparkCluster:
+    """The nodes of one Spark application, from the driver's side.
+
+    Attributes:
+        node: the node beside the driver, with the head.
+    """
+
+    def __init__(
+        self,
+        facts: SparkFacts,
+        head: NodeProcess,
+        launcher: Launcher,
+        count: sizing.NodeCount,
+        hold_slots: bool | None,
+        deadline_s: float,
+    ) -> None:
+        self.node: Node = head.node
+        self._facts = facts
+        self._head = head
+        self._launcher = launcher
+        self._count = count
+        self._hold_slots = hold_slots
+        self._deadline_s = deadline_s
+        self._stopping = threading.Event()
+        self._keeper = threading.Thread(
+            target=self._keep, name="sparkray-keeper", daemon=True
+        )
+        for _ in range(count.wanted(facts.executors() or facts.expected or 1)):
+            launcher.launch()
+
+    def wait_for_nodes(self, job_id: str) -> None:
+        """Wait until the executors have their nodes; then UDFs can join.
+
+        The driver's runtime is connected by now.
+
+        Args:
+            job_id: the driver's job, which UDFs join, in hexadecimal.
+
+        Raises:
+            SparkrayError: fewer than asked for; says how many, and why.
+        """
+        self._facts.set_local_property(ADDRESS_PROPERTY, self.node.head)
+        self._facts.set_local_property(JOB_PROPERTY, job_id)
+        nodes = self._await()
+        for warning in sorted({self._warning(labels) for labels in nodes} - {""}):
+            _log.warning("%s", warning)
+        _log.info("%d nodes on Spark executors", len(nodes))
+        self._keeper.start()
+
+    def stop(self) -> None:
+        """End all nodes and their Spark jobs.  Repeatable."""
+        self._stopping.set()
+        self._facts.set_local_property(ADDRESS_PROPERTY, None)
+        self._facts.set_local_property(JOB_PROPERTY, None)
+        self._head.stop()
+        self._launcher.stop(END_TIMEOUT_S)
+        if self._keeper.ident is not None:
+            self._keeper.join(END_TIMEOUT_S)
+
+    def let_go(self) -> None:
+        """Let the cluster live without this process, a forked child.  Repeatable."""
+        self._stopping.set()
+        self._head.let_go()
+
+    def _await(self) -> list[dict[str, str]]:
+        seen, changed_s, pause_s = -1, time.monotonic(), LOOK_S[0]
+        while True:
+            now_s = time.monotonic()
+            executors = self._facts.executors() or 0
+            if executors != seen:
+                seen, changed_s = executors, now_s
+            nodes = self._fill(executors)
+            settled = executors == self._facts.expected or now_s > changed_s + SETTLED_S
+            if settled and len(nodes) >= self._count.wanted(executors):
+                return nodes
+            self._check(nodes, executors, settled, now_s)
+            if now_s > self._deadline_s:
+                _log.warning(
+                    "only %d of %d executors have a node", len(nodes), executors
+                )
+                return nodes
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, 0.2)
+
+    def _check(
+        self, nodes: list[dict[str, str]], executors: int, settled: bool, now_s: float
+    ) -> None:
+        """Give up where waiting is of no use.
+
+        Raises:
+            SparkrayError: fewer nodes than asked for.
+        """
+        failure, hopeless = self._launcher.failure()
+        least = self._count.least
+        fixed = not self._facts.dynamic and executors == self._facts.expected
+        late = now_s > self._deadline_s
+        short = len(nodes) < least and (late or hopeless)
+        if short or (fixed and settled and executors < least):
+            text = sizing.too_few(
+                least, executors, len(nodes), dynamic=self._facts.dynamic
+            )
+            raise SparkrayError(f"{text}; {failure}" if failure else text)
+
+    def _fill(self, executors: int) -> list[dict[str, str]]:
+        """Start what is missing; return the labels of the nodes that are there."""
+        nodes = self._nodes()
+        starting = self._launcher.running - self._holding(nodes)
+        missing = self._count.wanted(executors) - len(nodes) - max(0, starting)
+        for _ in range(missing):
+            self._launcher.launch()
+        return nodes
+
+    def _holding(self, nodes: list[dict[str, str]]) -> int:
+        slots = [int(labels[SLOTS_LABEL]) for labels in nodes]
+        return sum(sizing.holds_slot(self._hold_slots, number) for number in slots)
+
+    def _nodes(self) -> list[dict[str, str]]:
+        return [
+            row["Labels"]
+            for row in sparkray.nodes()
+            if row["Alive"] and EXECUTOR_LABEL in row["Labels"]
+        ]
+
+    def _warning(self, labels: dict[str, str]) -> str:
+        return sizing.holding_warning(
+            self._hold_slots, int(labels[SLOTS_LABEL]), dynamic=self._facts.dynamic
+        )
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(LOOK_S[1]):
+            if not sparkray.is_initialized():
+                return
+            try:
+                self._fill(self._facts.executors() or 0)
+            except (SparkrayError, OSError) as error:
+                _log.debug("cannot look after the nodes now: %s", error)
+
+
+def _head_folder(temp_dir: str | None) -> Any:
+    """Return a folder of this driver's own, so that no other driver joins unasked."""
+    import os
+    from pathlib import Path
+
+    parent = Path(temp_dir) if temp_dir else host.default_temp_dir()
+    return parent / f"d{os.getpid()}"

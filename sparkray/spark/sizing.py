@@ -1,0 +1,180 @@
+"""How many nodes, how large, and whether they may hold a Spark slot.  Pure.
+
+Words: an *executor* has cores; a Spark task takes ``spark.task.cpus`` of them, so an
+executor has ``cores // task_cpus`` *slots*.  A sparkray node on an executor either
+holds one slot (its Spark task runs as long as the node does) or none (the task starts
+the node and ends; the node is tied to the executor's process).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Of the memory that is a node's share of its host, so much is for objects.
+OBJECT_STORE_FRACTION = 0.3
+#: And of what is free in /dev/shm at most so much.
+SHM_FRACTION = 0.8
+
+_LOCAL = re.compile(r"local(?:\[(?P<cores>[0-9]+|\*)(?:,[0-9]+)?\])?$")
+_LOCAL_CLUSTER = re.compile(
+    r"local-cluster\[\s*(?P<workers>[0-9]+)\s*,\s*(?P<cores>[0-9]+)\s*,\s*[0-9]+\s*\]$"
+)
+
+
+@dataclass(frozen=True)
+class Master:
+    """What the master's address alone says of executors; None where it is silent."""
+
+    executors: int | None
+    cores: int | None
+
+
+def read_master(address: str, host_cpus: int) -> Master:
+    """Read ``local[4]`` and ``local-cluster[2,1,1024]``; others say nothing."""
+    if found := _LOCAL_CLUSTER.match(address):
+        return Master(int(found["workers"]), int(found["cores"]))
+    if found := _LOCAL.match(address):
+        cores = found["cores"] or "1"
+        return Master(1, host_cpus if cores == "*" else int(cores))
+    return Master(None, None)
+
+
+@dataclass(frozen=True)
+class ExecutorCommand:
+    """What an executor's own command line tells, on every cluster manager alike."""
+
+    executor_id: str = "driver"
+    host: str = ""
+    cores: int | None = None
+    app_id: str = ""
+
+
+def read_executor_command(arguments: Sequence[str]) -> ExecutorCommand:
+    """Read the command line of an executor's JVM.
+
+    A JVM without these arguments is the driver's own, as in local mode.
+    """
+    given = dict(itertools.pairwise(arguments))
+    cores = given.get("--cores", "")
+    return ExecutorCommand(
+        executor_id=given.get("--executor-id", "driver"),
+        host=given.get("--hostname", ""),
+        cores=int(cores) if cores.isdecimal() else None,
+        app_id=given.get("--app-id", ""),
+    )
+
+
+@dataclass(frozen=True)
+class NodeCount:
+    """How many executors shall carry a node."""
+
+    least: int  #: `init` waits for so many, and fails without
+    most: int | None  #: None: every executor, later ones too
+
+    def wanted(self, executors: int) -> int:
+        """Return how many there should be now that Spark has so many executors."""
+        wanted = max(executors, self.least)
+        return wanted if self.most is None else min(wanted, self.most)
+
+
+def count_nodes(
+    num_nodes: int | None, min_nodes: int | None, max_nodes: int | None
+) -> NodeCount:
+    """Turn the options as given into one count.
+
+    Raises:
+        TypeError: a number that is none.
+        ValueError: not positive, or at odds with one another.
+    """
+    for name, value in (
+        ("num_nodes", num_nodes),
+        ("min_nodes", min_nodes),
+        ("max_nodes", max_nodes),
+    ):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer, not {value!r}")
+        if value < 1:
+            raise ValueError(f"{name} must be 1 or more, not {value}")
+    if num_nodes is not None:
+        if min_nodes is not None or max_nodes is not None:
+            raise ValueError("give num_nodes, or min_nodes and max_nodes, not both")
+        return NodeCount(num_nodes, num_nodes)
+    if min_nodes is not None and max_nodes is not None and min_nodes > max_nodes:
+        raise ValueError(f"min_nodes={min_nodes} is more than max_nodes={max_nodes}")
+    return NodeCount(min_nodes or 1, max_nodes)
+
+
+def too_few(least: int, executors: int, nodes: int, *, dynamic: bool) -> str:
+    """Say why fewer nodes came up than were asked for, and what to do."""
+    if executors < least:
+        more = (
+            "spark.dynamicAllocation.maxExecutors"
+            if dynamic
+            else "spark.executor.instances"
+        )
+        return (
+            f"asked for {least} nodes, but Spark has {executors} executors to carry one"
+            f" each: ask for at most {executors}, or give Spark more executors ({more})"
+        )
+    return (
+        f"asked for {least} nodes, and only {nodes} came up on Spark's {executors}"
+        " executors: other Spark stages may occupy all slots"
+    )
+
+
+def slots_of(cores: int, task_cpus: int) -> int:
+    """Return how many Spark tasks an executor runs at a time."""
+    return max(1, cores // max(1, task_cpus))
+
+
+def holds_slot(asked: bool | None, slots: int) -> bool:
+    """Decide if a node's Spark task runs as long as the node.
+
+    By default it does where another slot is left for Spark's own stages, and does not
+    where it would take the only one.
+    """
+    return slots > 1 if asked is None else asked
+
+
+def holding_warning(asked: bool | None, slots: int, *, dynamic: bool) -> str:
+    """Say what to know of a node that holds a slot, or none; "" if nothing."""
+    hold = holds_slot(asked, slots)
+    if hold and slots == 1:
+        return (
+            "hold_slots=True takes the only slot of an executor: Spark stages, UDFs"
+            " too, will wait until sparkray is shut down"
+        )
+    if dynamic and not hold:
+        return (
+            "the nodes hold no Spark slot, and dynamic allocation takes executors away"
+            " that run no Spark task for spark.dynamicAllocation.executorIdleTimeout:"
+            " hold_slots=True keeps them"
+        )
+    return ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A node's part of its host."""
+
+    memory_bytes: int
+    object_store_bytes: int
+
+
+def share_of_host(
+    cores: float, host_cpus: int, host_memory_bytes: int, shm_free_bytes: int
+) -> Share:
+    """Give an executor's node the part of memory that it has of the processors.
+
+    Several executors of one host so get along without knowing of one another.
+    """
+    part = min(1.0, cores / max(1, host_cpus))
+    memory = int(host_memory_bytes * part)
+    objects = int(memory * OBJECT_STORE_FRACTION)
+    room = int(shm_free_bytes * part * SHM_FRACTION)
+    return Share(memory - objects, min(objects, room) if room else objects)
