@@ -6,11 +6,12 @@ and what is taken and given back always balances.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 UNIT: Final = 10_000
+#: The largest amount that travels: in units, the sum over many nodes fits 64 bits.
+LARGEST: Final = 10.0**14
 CPU: Final = "CPU"
 GPU: Final = "GPU"
 MEMORY: Final = "memory"
@@ -25,14 +26,16 @@ def from_user(amounts: Mapping[str, float]) -> Vector:
 
     Raises:
         TypeError: an amount is not a number.
-        ValueError: an amount is negative, NaN, infinite, or finer than 1/10,000.
+        ValueError: an amount is negative, NaN, too large, or finer than 1/10,000.
     """
     vector: Vector = {}
     for name, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, (int, float)):
             raise TypeError(f"resource {name!r} must be a number, not {amount!r}")
-        if not math.isfinite(amount) or amount < 0:
-            raise ValueError(f"resource {name!r} must be 0 or more, not {amount!r}")
+        if not 0 <= amount <= LARGEST:  # NaN neither
+            raise ValueError(
+                f"resource {name!r} must be 0 or more, not {str(amount):.40}"
+            )
         units = round(amount * UNIT)
         if amount and abs(units - amount * UNIT) > 1e-6 * max(1.0, units):
             raise ValueError(f"resource {name!r} is finer than 1/{UNIT}: {amount!r}")

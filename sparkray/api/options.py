@@ -6,7 +6,6 @@ value `ValueError`, both when the option is given and not when the task runs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -46,8 +45,8 @@ class TaskOptions:
 def _amount(option: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{option} must be a number, not {value!r}")
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(f"{option} must be 0 or more, not {value!r}")
+    if not 0 <= value <= resources.LARGEST:  # NaN neither
+        raise ValueError(f"{option} must be 0 or more, not {str(value):.40}")
     resources.from_user({option: value})
 
 

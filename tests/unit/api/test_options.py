@@ -63,6 +63,8 @@ WRONG_VALUE: list[tuple[str, Any]] = [
     ("num_cpus", math.nan),
     ("num_cpus", math.inf),
     ("num_cpus", 0.00001),
+    ("num_cpus", 1e300),
+    ("memory", 10**400),
     ("memory", -1),
     ("resources", {"CPU": 1}),
     ("resources", {"GPU": 1}),
