@@ -341,7 +341,8 @@ async def _unless(
 ) -> _T | None:
     """Return what ``work`` returns, None if ``stop`` is settled before it is done."""
     task = asyncio.ensure_future(work)
-    await asyncio.wait({stop, task}, return_when=asyncio.FIRST_COMPLETED)
+    both: list[asyncio.Future[Any]] = [stop, task]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

@@ -12,7 +12,6 @@ import logging
 import platform
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -46,13 +45,13 @@ END_NODES_S: Final = 5.0
 FIRST_REPORT_S: Final = 10.0
 
 
-@dataclass(slots=True)
 class _Link:
     """One open stream to an agent."""
 
-    node_id: bytes
-    number: int
-    outbox: Outbox = field(default_factory=Outbox)
+    def __init__(self, node_id: bytes, number: int) -> None:
+        self.node_id = node_id
+        self.number = number
+        self.outbox = Outbox()
 
 
 class HeadService:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     import ssl
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 _VARIABLES = ("SPARKRAY_TLS_CA", "SPARKRAY_TLS_CERT", "SPARKRAY_TLS_KEY")
 
 
-@dataclass(frozen=True, slots=True)
-class TLSFiles:
+class TLSFiles(msgspec.Struct, frozen=True):
     """Paths of three PEM files."""
 
     ca: str
@@ -34,7 +34,10 @@ class TLSFiles:
         Raises:
             OSError: one of them cannot be read.
         """
-        return tuple(Path(path).read_bytes() for path in (self.ca, self.cert, self.key))  # type: ignore[return-value]
+        ca, cert, key = (
+            Path(path).read_bytes() for path in (self.ca, self.cert, self.key)
+        )
+        return ca, cert, key
 
     def server_context(self) -> ssl.SSLContext:
         """For task channels over TCP, the listening side: wants a certificate too."""

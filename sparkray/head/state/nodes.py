@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -38,59 +37,51 @@ class NodeState(enum.Enum):
     """Final: declared dead, and all others were told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     """Event: the agent says who it is; again after each loss of its connection."""
 
     info: NodeInfo
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOpened:
+class StreamOpened(msgspec.Struct, frozen=True):
     """Event: the node's stream number ``stream`` is open; it replaces earlier ones."""
 
     stream: int
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(msgspec.Struct, frozen=True):
     """Event: a report arrived."""
 
     report: NodeReport
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class StreamBroken:
+class StreamBroken(msgspec.Struct, frozen=True):
     """Event: stream number ``stream`` ended."""
 
     stream: int
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True):
     """Event: something proves that the node is gone for good."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Event: time has passed."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ViewChanged:
+class ViewChanged(msgspec.Struct, frozen=True):
     """Effect: the view of the cluster differs from the one that was sent last."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeclareDead:
+class DeclareDead(msgspec.Struct, frozen=True):
     """Effect: tell everybody, end the jobs of its drivers."""
 
     node_id: bytes
@@ -105,7 +96,6 @@ class InvalidTransition(AssertionError):
     """An event that cannot happen in this state: a bug, so it carries the story."""
 
 
-@dataclass(slots=True)
 class NodeMachine:
     """One node.
 
@@ -116,14 +106,17 @@ class NodeMachine:
         reconnect_s: a node without a stream for longer is dead.
     """
 
-    info: NodeInfo
-    now_s: float
-    node_timeout_s: float
-    reconnect_s: float
-    state: NodeState = NodeState.JOINING
-    demand: list[tuple[dict[str, int], int]] = field(default_factory=list)
-    story: list[str] = field(default_factory=list)
-    stream: int = 0
+    def __init__(
+        self, info: NodeInfo, now_s: float, node_timeout_s: float, reconnect_s: float
+    ) -> None:
+        self.info = info
+        self.now_s = now_s  #: of the last sign of life, or of the loss of the stream
+        self.node_timeout_s = node_timeout_s
+        self.reconnect_s = reconnect_s
+        self.state = NodeState.JOINING
+        self.stream = 0
+        self.demand: list[tuple[dict[str, int], int]] = []
+        self.story: list[str] = []  #: one line for each change of state
 
     def handle(self, event: Event) -> list[Effect]:
         """Apply one event; return what the caller must now do, in that order.
