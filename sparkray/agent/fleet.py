@@ -302,7 +302,7 @@ class Fleet:
                 waiting.set_result(record)
 
     async def death_of(self, worker_id: bytes) -> DeathRecord:
-        """Return how a worker ended, as soon as that is known, within `DEATH_WAIT_S`."""
+        """Return how a worker ended; waits for that, at most `DEATH_WAIT_S`."""
         record = self._deaths.get(worker_id)
         if record is not None:
             return record

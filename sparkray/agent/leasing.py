@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 #: How often waiting requests are looked at again.
 TICK_S = 0.1
-#: How long a peer may keep a request that could also be served elsewhere, or only there.
+#: How long a peer may keep a request that has other places to go, or has none.
 SPILL_WAIT_S, PATIENT_SPILL_WAIT_S = 2.0, 10.0
 #: A call to a peer may take so much longer than what it waits for.
 PEER_CALL_S = 10.0

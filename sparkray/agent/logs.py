@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MARKER: Final = b"\x01task:"
-#: How often files are looked at while something is printed; less often when all is quiet
-#: or there are very many.
+#: How often files are looked at while something is printed; less often when all is
+#: quiet or there are very many.
 POLL_S: Final = 0.1
 QUIET_POLL_S: Final = 0.4
 QUIET_AFTER_S: Final = 2.0
@@ -143,7 +143,7 @@ class LogTailer:
         paths: tuple[str, str],
         shown: bool,
     ) -> None:
-        """Follow a worker's files.  Not ``shown``: they are only cleaned up at its end."""
+        """Follow a worker's files.  Not ``shown``: only clean them up at its end."""
         files = [_File(paths[0], False), _File(paths[1], True)]
         self._tailed[worker_id] = _Tailed(worker_id, job_id, pid, shown, files)
         self._again()

@@ -1,4 +1,4 @@
-"""The objects of a node: what runtimes ask of the store, and copies from other nodes."""
+"""The objects of a node: what runtimes ask of the store, copies from elsewhere."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from sparkray.agent.options import AgentOptions
 from sparkray.config import Settings
-from sparkray.exceptions import ObjectLostError
-from sparkray.protocol import control
-from sparkray.protocol import messages as m
 
 if TYPE_CHECKING:
     from sparkray.store.local import NodeStore

@@ -29,7 +29,7 @@ class ZygoteProcess:
     """One zygote.
 
     Args:
-        environment: what it, and so every worker that it forks, finds in ``os.environ``.
+        environment: what it, and so every worker of it, finds in ``os.environ``.
         log_path: where its own output goes.
         directories: what it removes if the agent vanishes.
         on_message: called with each of its messages.

@@ -6,8 +6,8 @@
                       │      └──▶ LogTailer, MemoryMonitor
                       └──────────▶ Uplink ──▶ head, other agents
 
-Here: life and death of runtimes, jobs, and what the head says.  One asyncio loop; nothing
-else touches the state.
+Here: life and death of runtimes, jobs, and what the head says.  One asyncio loop;
+nothing else touches the state.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class AgentService:
         return await asyncio.shield(self._finished)
 
     async def stop(self, reason: str) -> None:
-        """End workers, runtimes' channels, the store and all connections.  Repeatable."""
+        """End workers, channels, the store and all connections.  Repeatable."""
         if self._stopping:
             return
         self._stopping = True

@@ -105,7 +105,7 @@ class Uplink:
         """
         if method not in control.HEAD_CALLS:
             raise ProtocolError(f"the head has no call {method!r} for runtimes")
-        request = codec.decode_as(control.HEAD_CALLS[method][0], body)
+        request: Any = codec.decode_as(control.HEAD_CALLS[method][0], body)
         return codec.encode(await self.call(method, request))
 
     async def call_peer(

@@ -111,7 +111,9 @@ class Exited(msgspec.Struct, array_like=True, tag=7):
     code: int
 
 
-ZygoteMessage = Union[Prepare, ForkWorker, Preload, Ready, Forked, ForkFailed, Exited]
+ZygoteMessage = Union[  # noqa: UP007
+    Prepare, ForkWorker, Preload, Ready, Forked, ForkFailed, Exited
+]
 
 _decode = msgspec.msgpack.Decoder(ZygoteMessage).decode
 

@@ -1,1 +1,1 @@
-"""Worker processes: forked from a zygote, they run user code for whoever leases them."""
+"""Worker processes: forked from a zygote, they run user code for who leases them."""

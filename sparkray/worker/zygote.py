@@ -3,9 +3,10 @@
     python -m sparkray.worker.zygote FD
 
 FD is one end of a socket pair; the agent holds the other.  There is one thread, and it
-only waits, forks, reaps and, while nothing is asked of it, imports the modules that jobs
-named.  When the agent is gone (its end of the pair closes), the zygote kills its workers
-and removes the directories of the node, so that even a SIGKILLed agent leaves nothing.
+only waits, forks, reaps and, while nothing is asked of it, imports the modules that
+jobs named.  When the agent is gone (its end of the pair closes), the zygote kills its
+workers and removes the directories of the node, so that even a SIGKILLed agent leaves
+nothing.
 
 Workers are killed by the kernel when the zygote dies (PR_SET_PDEATHSIG); each leads a
 process group of its own, so that what user code started ends with it.
@@ -41,7 +42,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Zygote:
-    """Forks and reaps.  `serve` returns in every forked child, with what it was told."""
+    """Forks and reaps.  `serve` returns in each forked child, with what it was told."""
 
     def __init__(self, agent: socket.socket) -> None:
         self._agent = agent

@@ -4,10 +4,10 @@ Requests wait until this node has the resources and a worker process (`WorkerTab
 until another node has room for them (`ClusterMap`, "spillback").  Whoever holds leases
 while others wait is asked to give some back, so leases rotate.
 
-Each call of `handle` serves what can be served: it walks the waiting requests in the order
-of their turns (`WaitingRoom`) and takes from a copy of what is free.  A request that gets
-its turn before its worker process has started holds its place in that copy, in this and
-every later walk, so nobody overtakes it meanwhile.
+Each call of `handle` serves what can be served: it walks the waiting requests in the
+order of their turns (`WaitingRoom`) and takes from a copy of what is free.  A request
+that gets its turn before its worker process has started holds its place in that copy,
+in this and every later walk, so nobody overtakes it meanwhile.
 """
 
 from __future__ import annotations
@@ -40,30 +40,15 @@ from sparkray.agent.state.events import (
     WorkerReady,
 )
 from sparkray.agent.state.nodes import ClusterMap, Node
-from sparkray.agent.state.queues import Request, Shape, ShapeQueue, WaitingRoom
+from sparkray.agent.state.queues import Request, ShapeQueue, WaitingRoom
+from sparkray.agent.state.rotation import Held, Rotation
 from sparkray.agent.state.workers import PoolKey, WorkerTable
 from sparkray.resources import CPU, Vector, describe, fits, give_back, take
 
-#: A request that never fits beside smaller ones gets the node kept free for it from then on.
+#: A request that never fits beside smaller ones has the node kept free for it then.
 STARVING_AFTER_S: Final = 1.0
 #: A request that another node refused goes to none for this time.
 SPILL_AGAIN_AFTER_S: Final = 0.25
-#: A lease that was asked back and has not come by then: another is asked back.
-ASK_NEXT_AFTER_S: Final = 0.5
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """A lease of a worker of this node."""
-
-    lease_id: bytes
-    worker_id: bytes
-    holder: bytes
-    shape: Shape
-    resources: Vector
-    since: float
-    blocked: bool = False
-    asked_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -84,7 +69,7 @@ class LeaseTable:
     Args:
         cluster: this node's totals and its peers.
         workers: this node's processes; asked for idle ones, changed by the two calls.
-        infeasible_timeout_s: how long a request may wait for a node that could serve it.
+        infeasible_timeout_s: how long a request waits for a node that could serve it.
         min_hold_s: how long a lease is left alone.
         new_id: makes lease ids.
         on_grant: called with worker id and time when a worker is lent.
@@ -113,7 +98,7 @@ class LeaseTable:
         self._on_grant, self._on_return = on_grant, on_return
         self._moved = 0.0  # when anything last moved, for the cap on processes
 
-    # --- events ------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; return what is to be done, in order."""
@@ -228,7 +213,7 @@ class LeaseTable:
         self._on_return(held.worker_id, reusable, now)
         self._moved = now
 
-    # --- serving -----------------------------------------------------------------------
+    # --- serving ----------------------------------------------------------------------
 
     def _serve(self, now: float) -> list[Effect]:
         if not self.waiting:
@@ -274,10 +259,7 @@ class LeaseTable:
                 placed = walk.placed.get(request.request_id, 0)
                 if request.spilled or placed >= self._most_here(request):
                     continue
-                if not self._place(request, walk, now):
-                    return False
-                self.waiting.took_turn(queue.shape, request.holder)
-                return True
+                return self._place(request, walk, now)
         return False
 
     def _most_here(self, request: Request) -> int:
@@ -336,9 +318,10 @@ class LeaseTable:
         self.held[lease_id] = self._by_worker[worker_id] = held
         take(self.available, request.resources)
         walk.grants.setdefault(request.request_id, []).append((lease_id, worker_id))
+        self.waiting.took_turn(request.shape, request.holder)
         self._moved = now
 
-    # --- where -------------------------------------------------------------------------
+    # --- where ------------------------------------------------------------------------
 
     def _where(self, request: Request, walk: _Walk) -> Node | None:
         """Return the node that shall serve a request now; None to keep it waiting."""
@@ -368,17 +351,18 @@ class LeaseTable:
         count = self.cluster.how_many(node, needs, self._most_here(request))
         self.cluster.sent(node, needs, count)
         request.spilled = True
+        self.waiting.took_turn(request.shape, request.holder)
         patient = not fits(needs, self.cluster.own.total)
         patient = patient or request.spec.strategy.kind == "NODE"
         walk.effects.append(Spill(request.request_id, node.node_id, count, patient))
 
-    # --- fairness over time ------------------------------------------------------------
+    # --- fairness over time -----------------------------------------------------------
 
     def _starving(self, now: float) -> Request | None:
         """Return the request that the node is kept free for at the moment.
 
-        Only in the first half of each doubling of its waiting time: if what is in its way
-        does not end, the others must not wait for ever either.
+        Only in the first half of each doubling of its waiting time: if what is in its
+        way does not end, the others must not wait for ever either.
         """
         oldest: Request | None = None
         for queue in self.waiting.queues():
@@ -399,81 +383,21 @@ class LeaseTable:
         return oldest if waited < 1.5 * doubling else None
 
     def _ask_back(self, now: float) -> list[Effect]:
-        """Choose leases to ask back for those who wait, most from who has most."""
-        by_shape: dict[Shape, int] = {}
-        by_job: dict[bytes, int] = {}
-        for held in self.held.values():
-            if not held.blocked:
-                by_shape[held.shape] = by_shape.get(held.shape, 0) + 1
-                job_id = held.shape.job_id
-                by_job[job_id] = by_job.get(job_id, 0) + 1
-        coming = {id(held) for held in self.held.values() if held.asked_at is not None}
-        room = dict(self.available)
-        for held in self.held.values():
-            if held.asked_at is not None and now - held.asked_at < ASK_NEXT_AFTER_S:
-                give_back(room, held.resources)
-        effects: list[Effect] = []
-        for queue in self.waiting.queues():
-            request = queue.head()
-            if request.spilled or not self._waits_for_room(request):
-                continue
-            if fits(request.resources, room) and request.capped_since is None:
-                take(room, request.resources)  # what was asked for will do
-                continue
-            victim = self._victim(request, by_shape, by_job, coming, now)
-            if victim is None:
-                continue
-            coming.add(id(victim))
-            by_shape[victim.shape] -= 1
-            by_job[victim.shape.job_id] -= 1
-            victim.asked_at = now
-            effects.append(AskBack(victim.worker_id))
-        return effects
+        heads = [queue.head() for queue in self.waiting.queues()]
+        waiting = [request for request in heads if self._waits_for_room(request)]
+        if not waiting:
+            return []
+        rotation = Rotation(self.held.values(), self.available, self._min_hold_s, now)
+        return [AskBack(held.worker_id) for held in rotation.choose(waiting)]
 
     def _waits_for_room(self, request: Request) -> bool:
-        if request.capped_since is not None:
-            return True
+        if request.spilled or request.capped_since is not None:
+            return not request.spilled
         return fits(request.resources, self.cluster.own.total) and not fits(
             request.resources, self.available
         )
 
-    def _victim(
-        self,
-        request: Request,
-        by_shape: dict[Shape, int],
-        by_job: dict[bytes, int],
-        coming: set[int],
-        now: float,
-    ) -> Held | None:
-        best: Held | None = None
-        best_score = (0, 0, 0.0)
-        mine = by_shape.get(request.shape, 0)
-        my_job = by_job.get(request.shape.job_id, 0)
-        for held in self.held.values():
-            if (
-                held.blocked
-                or id(held) in coming
-                or now - held.since < self._min_hold_s
-            ):
-                continue
-            if held.shape == request.shape and held.holder == request.holder:
-                continue
-            if not _helps(held, request):
-                continue
-            theirs, their_job = by_shape[held.shape], by_job[held.shape.job_id]
-            if held.shape.job_id == request.shape.job_id:
-                if request.shape.depth < held.shape.depth:
-                    continue  # the deeper would be served first again
-                if held.shape != request.shape and mine and theirs < mine + 2:
-                    continue
-            elif my_job and their_job < my_job + 2:
-                continue
-            score = (their_job, theirs, now - held.since)
-            if best is None or score > best_score:
-                best, best_score = held, score
-        return best
-
-    # --- giving up ---------------------------------------------------------------------
+    # --- giving up --------------------------------------------------------------------
 
     def _hopeless(self, request: Request, now: float) -> Fail | None:
         strategy = request.spec.strategy
@@ -486,7 +410,7 @@ class LeaseTable:
         ):
             return self._unschedulable(
                 request,
-                f"it is bound to node {strategy.node_id.hex()}, which is dead or unknown",
+                f"it is bound to node {strategy.node_id.hex()}, dead or unknown",
             )
         if self._feasible(request):
             request.infeasible_since = None
@@ -518,7 +442,7 @@ class LeaseTable:
             (
                 f"{describe(request.resources)} at nesting depth {request.spec.depth}",
                 f"{most} worker processes, which all wait for nested tasks",
-                "raise the setting max_workers (SPARKRAY_MAX_WORKERS) or nest less deeply",
+                "raise max_workers (SPARKRAY_MAX_WORKERS) or nest less deeply",
             ),
         )
 
@@ -527,7 +451,7 @@ class LeaseTable:
         args = (describe(needs), self.cluster.largest(needs), hint)
         return Fail(request.request_id, "UnschedulableError", args)
 
-    # --- what others ask ---------------------------------------------------------------
+    # --- what others ask --------------------------------------------------------------
 
     def demand(self) -> list[tuple[Vector, int]]:
         """Return what waits here, by resources."""
@@ -548,13 +472,6 @@ def _pool(request: Request) -> PoolKey:
 
 def _cpu_part(resources: Vector) -> Vector:
     return {CPU: resources[CPU]} if CPU in resources else {}
-
-
-def _helps(held: Held, request: Request) -> bool:
-    """Tell if the return of a lease brings a request nearer to being served."""
-    if request.capped_since is not None:
-        return True
-    return any(name in held.resources for name in request.resources)
 
 
 _HANDLERS: Final[dict[type, Callable[..., list[Effect]]]] = {

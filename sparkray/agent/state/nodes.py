@@ -55,7 +55,7 @@ class ClusterMap:
         return sum(fits(request, node.total) for node in nodes)
 
     def sent(self, node: Node, request: Mapping[str, int], count: int) -> None:
-        """Note that ``count`` requests go there, before the head tells what that took."""
+        """Note that ``count`` requests go there, before the head tells of it."""
         for _ in range(count):
             take(node.available, request)
 
@@ -65,7 +65,7 @@ class ClusterMap:
             self.peers[node_id].available = {}
 
     def how_many(self, node: Node, request: Mapping[str, int], most: int) -> int:
-        """Return how many of ``most`` requests fit a node at this moment, at least 1."""
+        """Return how many of ``most`` requests fit a node now, at least 1."""
         per_name = [node.available.get(n, 0) // units for n, units in request.items()]
         return max(1, min([most, *per_name]))
 

@@ -1,9 +1,9 @@
 """Waiting lease requests and whose turn it is.  Pure.
 
-    job (round-robin) -> depth (deepest first) -> shape (round-robin) -> holder (round-robin)
+    job (by turns) -> depth (deepest first) -> shape (by turns) -> holder (by turns)
 
-Jobs come before depth, so that no job waits for ever behind the nested tasks of another;
-within a job the deepest come first, so that what was begun is finished.
+Jobs come before depth, so that no job waits for ever behind the nested tasks of
+another; within a job the deepest come first, so that what was begun is finished.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class WaitingRoom:
         return any(shape.depth > request.shape.depth for shape in shapes)
 
     def took_turn(self, shape: Shape, holder: bytes) -> None:
-        """Put a job, a shape and a holder that were just served at the end of the line."""
+        """Put who was just served, job, shape and holder, at the end of the line."""
         shapes = self._jobs.get(shape.job_id)
         if shapes is None:
             return

@@ -222,7 +222,7 @@ class WorkerTable:
             worker.since = now
         worker.state = state
 
-    # --- what the scheduler asks -------------------------------------------------------
+    # --- what the scheduler asks ------------------------------------------------------
 
     def next_idle(self, key: PoolKey) -> bytes | None:
         """Return the idle worker of a pool that was used last."""
