@@ -79,6 +79,7 @@ class Accounting:
         self._writers: deque[_Room] = deque()
         self._pins = PinTable()
         self._awaiting: dict[bytes, dict[int, Hashable]] = {}  #: pins: ticket -> client
+        self._expected: set[bytes] = set()
         self._ticket = 0
         self._file = 0
         self._spills: dict[int, tuple[StoredObject, Segment]] = {}  #: by file
@@ -117,7 +118,14 @@ class Accounting:
         return None if stored is None else stored.size_bytes
 
     def objects_of(self, owner: bytes) -> list[bytes]:
-        return [key for key, stored in self._objects.items() if stored.owner == owner]
+        """Return the objects of one owner, those that are still written too."""
+        mine = [key for key, stored in self._objects.items() if stored.owner == owner]
+        return mine + [key for key in self._creating if key.startswith(owner)]
+
+    def writer_of(self, object_id: bytes) -> Hashable:
+        """Return who writes an object, None if nobody does."""
+        rooms = self._creating.get(object_id, {}).values()
+        return next((room.client for room in rooms if room.segment is not None), None)
 
     def describe(self) -> str:
         """Return what takes the room, for messages."""
@@ -224,13 +232,21 @@ class Accounting:
         """Ask for an object in memory; the answer is `Pinned` or `Refused`.
 
         Raises:
-            KeyError: there is no such object, and nobody makes it.
+            KeyError: there is no such object, and nobody makes or expects it.
         """
-        if object_id not in self._objects and object_id not in self._creating:
+        if self.state_of(object_id) is None and object_id not in self._expected:
             raise KeyError(object_id)
         ticket = self._next_ticket()
         self._awaiting.setdefault(object_id, {})[ticket] = client
         return ticket, self._answer_pins(object_id) + self._serve()
+
+    def expect(self, object_id: bytes) -> None:
+        """The object is on its way here: pins on it wait until `expect_no_more`."""
+        self._expected.add(object_id)
+
+    def expect_no_more(self, object_id: bytes) -> list[Action]:
+        self._expected.discard(object_id)
+        return self._answer_pins(object_id) + self._serve()
 
     def unpin(self, client: Hashable, object_ids: Iterable[bytes]) -> list[Action]:
         """Take back one pin on each.
@@ -362,7 +378,7 @@ class Accounting:
             return []
         stored = self._objects.get(object_id)
         if stored is None:
-            if object_id in self._creating:
+            if object_id in self._creating or object_id in self._expected:
                 return []
             return self._refuse_pins(object_id, "it was freed or lost")
         if stored.state is ObjectState.SPILLED:

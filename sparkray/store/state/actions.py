@@ -38,6 +38,7 @@ class Remove:
     """Delete a segment.  ``unmapped``: no process can still be using it."""
 
     segment: int
+    capacity_bytes: int
     unmapped: bool
 
 

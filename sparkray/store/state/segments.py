@@ -91,7 +91,7 @@ class SegmentTable:
             return []
         self.live_bytes -= segment.capacity_bytes
         if segment.tainted:
-            return [Remove(segment.number, unmapped=False)]
+            return [Remove(segment.number, segment.capacity_bytes, unmapped=False)]
         self._warm[segment.number] = segment
         self.warm_bytes += segment.capacity_bytes
         return []
@@ -101,7 +101,7 @@ class SegmentTable:
         segment.object_id = None
         segment.holders.clear()
         self.live_bytes -= segment.capacity_bytes
-        return [Remove(segment.number, unmapped=False)]
+        return [Remove(segment.number, segment.capacity_bytes, unmapped=False)]
 
     def remove_idle(self) -> list[Action]:
         """Remove the segments that were warm at the last call and are so still."""
@@ -133,8 +133,9 @@ class SegmentTable:
 
     def _drop(self, number: int) -> Action:
         self._idle.discard(number)
-        self.warm_bytes -= self._warm.pop(number).capacity_bytes
-        return Remove(number, unmapped=True)
+        capacity = self._warm.pop(number).capacity_bytes
+        self.warm_bytes -= capacity
+        return Remove(number, capacity, unmapped=True)
 
 
 def _rank(segment: Segment, writer: Hashable) -> tuple[bool, int]:

@@ -72,7 +72,8 @@ def test_a_segment_of_a_process_that_left_without_a_word_is_never_reused() -> No
     first = grants(put(table, "a", b"x", 4))[0]
     table.pin("reader", b"x")
     table.free([b"x"])
-    assert table.forget_client("reader") == [Remove(first.segment, unmapped=False)]
+    removal = Remove(first.segment, 4 * PAGE, unmapped=False)
+    assert table.forget_client("reader") == [removal]
 
 
 def test_copies_are_dropped_before_primaries_are_spilled() -> None:
@@ -216,7 +217,7 @@ class StoreHistory(RuleBasedStateMachine):
                     self.held[client, object_id].append((segment, content))
                 case Refused(ticket, _):
                     self.waiting.pop(ticket, None)
-                case Remove(segment, unmapped):
+                case Remove(segment, _, unmapped):
                     assert not (unmapped and self._is_used(segment))
                     del self.capacity[segment], self.content[segment]
                 case Spill():
