@@ -30,7 +30,7 @@ from sparkray.agent.options import AgentOptions
 from sparkray.agent.service import AgentService
 from sparkray.cli import session_dir
 from sparkray.config import Settings
-from sparkray.exceptions import ProtocolError
+from sparkray.exceptions import ProtocolError, SparkrayError
 from sparkray.protocol import control
 from sparkray.transport import auth, tls
 
@@ -51,22 +51,37 @@ class Node:
     """Everything that one daemon runs.  `start`, then `finished`, then `stop`."""
 
     def __init__(
-        self,
-        given: argparse.Namespace,
-        settings: Settings,
-        environment: Mapping[str, str],
+        self, given: argparse.Namespace, settings: Settings, root: Path, token: bytes
     ) -> None:
         self._given = given
         self._settings = settings
-        self._root = session_dir.root(settings.temp_dir, environment)
-        self._tls = tls.from_environment(environment)
-        self._token = self._find_token(environment)
+        self._root = root
+        self._token = token
+        self._tls = tls.from_environment()
         self._node_id = ids.new_node_id()
         self._session: session_dir.SessionDir | None = None
         self._agent: AgentService | None = None
         self._head: HeadService | None = None
         self._server: Any = None
         self._peer: Peer | None = None
+
+    async def start_in_time(self) -> dict[str, Any]:
+        """Start, within ``start_timeout_s``; see `start`.
+
+        Raises:
+            TimeoutError: it takes longer; says what was not ready.
+            ConnectionError: the head to join did not answer for so long.
+        """
+        limit_s = self._settings.start_timeout_s
+        try:
+            return await asyncio.wait_for(self.start(), limit_s)
+        except asyncio.TimeoutError as error:
+            if str(error):
+                raise
+            if self._session is None and self._given.address:
+                text = f"no head at {self._given.address} within {limit_s:g} s"
+                raise ConnectionError(text) from None
+            raise TimeoutError(f"the node was not ready in {limit_s:g} s") from None
 
     async def start(self) -> dict[str, Any]:
         """Start what was asked for; return what the discovery file says.
@@ -102,6 +117,17 @@ class Node:
         if self._head is not None:
             waits.append(self._head.finished())
         return await _first(*waits)
+
+    async def declared_dead(self) -> bool:
+        """Ask the head of another process whether it gave this node up."""
+        if self._head is not None or self._peer is None:
+            return False
+        request, kind = control.ListNodes(), control.NodeList
+        try:
+            answer = await self._peer.call("Head", "ListNodes", request, kind, 5.0)
+        except (SparkrayError, ConnectionError, TimeoutError):
+            return False
+        return any(n.node_id == self._node_id and not n.alive for n in answer.nodes)
 
     async def stop(self, reason: str) -> None:
         """End everything and remove every file.  Repeatable."""
@@ -169,20 +195,6 @@ class Node:
             self._peer = Peer(address, self._token, self._tls)
         return self._peer
 
-    def _find_token(self, environment: Mapping[str, str]) -> bytes:
-        token = auth.token_from_environment(environment)
-        if token is None and self._given.head:
-            return auth.new_token()
-        for about in session_dir.announced(self._root) if token is None else ():
-            if about.get("head") == self._given.address:
-                return auth.read_token(about["token_file"])
-        if token is None:
-            raise ValueError(
-                f"no token for the cluster at {self._given.address}: set"
-                " SPARKRAY_TOKEN_FILE to the file that holds it"
-            )
-        return token
-
     def _agent_options(
         self, session: session_dir.SessionDir, cluster_id: bytes, host: str
     ) -> AgentOptions:
@@ -231,19 +243,23 @@ class Starter:
 
     def __init__(self, ready_fd: int | None, owner_fd: int | None) -> None:
         self._ready_fd = ready_fd
+        self._told = False
         self._owner_fd = owner_fd
         for fd in (ready_fd, owner_fd):
             if fd is not None:
                 os.set_inheritable(fd, False)
 
     def tell(self, about: Mapping[str, Any]) -> None:
+        """Write the one line; only the first call does."""
+        if self._told:
+            return
+        self._told = True
         line = json.dumps(about) + "\n"
         if self._ready_fd is None:
             sys.stdout.write(line)
             sys.stdout.flush()
             return
-        fd, self._ready_fd = self._ready_fd, None
-        with contextlib.suppress(BrokenPipeError), open(fd, "w") as file:
+        with contextlib.suppress(BrokenPipeError), open(self._ready_fd, "w") as file:
             file.write(line)
 
     def watch(self, stop: asyncio.Future[str]) -> None:
@@ -271,28 +287,38 @@ class Starter:
 async def run(
     given: argparse.Namespace, settings: Settings, environment: MutableMapping[str, str]
 ) -> int:
-    """Run a node until it ends; return the exit status of the process."""
+    """Run a node until it ends; return the exit status of the process.
+
+    A node that the head declared dead, and that lives, starts anew under another id.
+    """
     starter = Starter(given.ready_fd, given.owner_fd)
     stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     starter.watch(stop)
-    node: Node | None = None
-    reason = "it could not start"
     try:
-        node = Node(given, settings, environment)
+        root = session_dir.root(settings.temp_dir, environment)
+        token = _find_token(root, given, environment)
         environment.pop("SPARKRAY_TOKEN", None)  # children get the path of the file
-        starting = asyncio.wait_for(node.start(), settings.start_timeout_s)
-        about = await _unless(stop, starting, _late(given, settings))
-        if about is not None:
-            starter.tell(about)
-            reason = await _first(stop, node.finished())
+        while await _run_one(Node(given, settings, root, token), starter, stop):
+            _log.warning("the head declared this node dead: it starts anew")
     except Exception as error:
-        _log.info("could not start", exc_info=True)
+        _log.error("the node could not start", exc_info=True)
         starter.tell({"error": str(error), "kind": type(error).__name__})
         return 1
-    finally:
-        if node is not None:
-            await node.stop(reason)
     return 0
+
+
+async def _run_one(node: Node, starter: Starter, stop: asyncio.Future[str]) -> bool:
+    """Run one node from start to end; return True if another should follow."""
+    reason = "it could not start"
+    try:
+        about = await _unless(stop, node.start_in_time())
+        if about is None:
+            return False
+        starter.tell(about)
+        reason = await _first(asyncio.shield(stop), node.finished())
+        return not stop.done() and await node.declared_dead()
+    finally:
+        await node.stop(reason)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -336,23 +362,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _unless(
-    stop: asyncio.Future[str], work: Awaitable[_T], late: str
-) -> _T | None:
+async def _unless(stop: asyncio.Future[str], work: Awaitable[_T]) -> _T | None:
     """Return what ``work`` returns, None if ``stop`` is settled before it is done."""
     task = asyncio.ensure_future(work)
     both: list[asyncio.Future[Any]] = [stop, task]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
-        return None
-    try:
+    if task.done():
         return task.result()
-    except asyncio.TimeoutError as error:
-        if str(error):
-            raise
-        raise TimeoutError(late) from None
+    task.cancel()
+    await asyncio.wait({task})
+    return None
 
 
 async def _first(*waits: Awaitable[str]) -> str:
@@ -364,9 +383,25 @@ async def _first(*waits: Awaitable[str]) -> str:
     return done.pop().result()
 
 
-def _late(given: argparse.Namespace, settings: Settings) -> str:
-    what = f"the head at {given.address}" if given.address else "the node"
-    return f"{what} was not ready within {settings.start_timeout_s:g} s"
+def _find_token(
+    root: Path, given: argparse.Namespace, environment: Mapping[str, str]
+) -> bytes:
+    """Return the cluster's token: given, made for a new cluster, or found on this host.
+
+    Raises:
+        ValueError: the head is elsewhere, and nothing was given.
+    """
+    if (token := auth.token_from_environment(environment)) is not None:
+        return token
+    if given.head:
+        return auth.new_token()
+    for about in session_dir.announced(root):
+        if about.get("head") == given.address:
+            return auth.read_token(about["token_file"])
+    raise ValueError(
+        f"no token for the cluster at {given.address}: set SPARKRAY_TOKEN_FILE to the"
+        " file that holds it"
+    )
 
 
 def _own_address(head: str) -> str:
@@ -389,6 +424,7 @@ def _log_to(directory: Path) -> None:
     logging.basicConfig(
         filename=directory / f"node-{os.getpid()}.log",
         level=logging.INFO,
+        force=True,  # a node that starts anew has another directory
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
 
