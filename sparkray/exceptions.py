@@ -71,7 +71,7 @@ class TaskError(SparkrayError):
     def as_user_error(self) -> TaskError:
         """Return this error as an instance of the user's class too, where possible."""
         cause = self.cause
-        if not isinstance(cause, Exception) or isinstance(cause, SparkrayError):
+        if not isinstance(cause, Exception) or isinstance(cause, TaskError):
             return self
         cls = _dual_class(type(cause))
         if cls is None:
@@ -139,6 +139,29 @@ def _ask_cause(self: TaskError, name: str) -> Any:
     if cause is None or name.startswith("__"):
         raise AttributeError(name)
     return getattr(cause, name)
+
+
+class PortableCause:
+    """Stands for an exception that cannot be pickled, or not unpickled, as it is.
+
+    Unpickling gives an exception of the same class, made without its constructor; what
+    cannot travel of its arguments and attributes is left out or given as text.
+    """
+
+    def __init__(self, cls: type[BaseException], args: tuple[Any, ...], state: Any) -> None:
+        self.fields = (cls, args, state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_cause, self.fields
+
+
+def _rebuild_cause(
+    cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class TaskCancelledError(SparkrayError):

@@ -417,12 +417,13 @@ class PeerDeath(msgspec.Struct):
 class FreePeerObjects(msgspec.Struct):
     """Agent -> another agent: free your copies of these.
 
-    Repeatable.
+    Repeatable.  ``owners`` are runtimes that died: all that they owned is freed.
     Answer: `Ok`.
     Errors: none.
     """
 
     object_ids: list[bytes]
+    owners: list[bytes] = []
 
 
 class UpItem(msgspec.Struct):

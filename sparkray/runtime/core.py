@@ -377,6 +377,7 @@ class Runtime:
         """Leave the cluster; everything that still waits gets an error."""
         if self.closed:
             return
+        self.on_agent_lost = lambda reason: None  # it is we who leave
         with self.shared.lock:
             self.closed = True
             self.shared.closed = f"{reason}; call sparkray.init() first"

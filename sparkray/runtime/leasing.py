@@ -73,6 +73,7 @@ class Leasing:
         """The agent granted leases or refused.  I/O thread, lock not held."""
         with self._shared.lock:
             key.requests.pop(answer.call, None)
+            key.saturated = False
             if isinstance(answer, CallFailed):
                 self._refused(key, answer)
             else:
@@ -102,6 +103,7 @@ class Leasing:
         worker = LeasedWorker(lease, key, channel, time.monotonic())
         channel.peer.leased = worker
         key.workers.append(worker)
+        key.saturated = False
 
     def withdraw_if_idle(self, key: KeyQueue) -> None:
         """Nothing waits any more: leases still asked for are not wanted."""

@@ -119,7 +119,7 @@ class Submitter:
             queue = key.queue
             queue.append(task)
             waiting = len(queue)
-            if waiting < 4 or not waiting % 32:
+            if not key.saturated or not waiting % 32:
                 self.dispatch(key)
         return refs
 
@@ -355,6 +355,7 @@ class Submitter:
         if worker is not None:
             self.dispatch(worker.key)
             if not worker.in_flight:
+                worker.key.saturated = False
                 self.leasing.fell_idle(worker)
 
     def settle(self) -> None:

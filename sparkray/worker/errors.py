@@ -25,7 +25,10 @@ def task_error(name: str, error: BaseException, skip_file: str) -> bytes:
     if isinstance(error, TaskError):  # of a task that this one called
         cause = error.cause
     for candidate in (cause, _portable(cause)):
-        data = _try(TaskError(name, text, candidate, where), type(cause))  # type: ignore[arg-type]
+        made = TaskError(name, text, None, where)
+        made.args = (name, text, candidate, where)
+        del made.__dict__["cause"]  # unpickling sets it from the arguments
+        data = _try(made, type(cause))
         if data is not None:
             return data
     return serialize(TaskError(name, text, None, where)).to_bytes()

@@ -134,6 +134,9 @@ class KeyQueue:
         self.queue: collections.deque[Task] = collections.deque()
         self.workers: list[LeasedWorker] = []
         self.requests: dict[int, int] = {}  #: call -> leases asked for
+        #: All workers are busy and more are asked for: a new task may wait for company,
+        #: because the next answer or grant hands out the queue anyway.
+        self.saturated = False
         self._work_ahead_s = work_ahead_s
         self._max_ahead = max_ahead
 
@@ -166,6 +169,7 @@ class KeyQueue:
             tasks = self._take(worker, min(room, share))
             if tasks:
                 yield worker, tasks
+        self.saturated = bool(workers) and bool(self.requests)
 
     def _take(self, worker: LeasedWorker, count: int) -> list[Task]:
         queue, in_flight = self.queue, worker.in_flight
