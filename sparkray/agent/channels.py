@@ -107,6 +107,10 @@ class AgentChannel(asyncio.Protocol):
         """How much was sent that the runtime has not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
+    @property
+    def is_open(self) -> bool:
+        return self._step is not _Step.CLOSED
+
     def close(self) -> None:
         """Close once what was sent is out."""
         if self._transport is not None:

@@ -13,10 +13,6 @@ _CGROUP = Path("/sys/fs/cgroup")
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 _USES = ("memory.current", "memory/memory.usage_in_bytes")
 _CACHES = ("memory.stat", "memory/memory.stat")
-#: A store as a part of memory, where nothing else was asked for.
-STORE_FRACTION = 0.3
-#: How much of the room in shared memory the store may plan with.
-SHARED_MEMORY_FRACTION = 0.95
 
 
 def cpu_count() -> int:
@@ -42,21 +38,6 @@ def memory_used_fraction() -> float:
     if limit and current is not None and limit < host.total:
         used = max(used, (current - _dropable()) / limit)
     return float(used)
-
-
-def store_limit_bytes(wanted_bytes: int, segment_dir: str) -> int:
-    """Return the limit of the object store.
-
-    Args:
-        wanted_bytes: the setting ``object_store_memory``; 0 for the default.
-    """
-    if wanted_bytes:
-        return wanted_bytes
-    default = int(memory_total_bytes() * STORE_FRACTION)
-    with contextlib.suppress(OSError):
-        room = psutil.disk_usage(str(Path(segment_dir).parent)).free
-        return min(default, int(room * SHARED_MEMORY_FRACTION))
-    return default
 
 
 def _cgroup_limit() -> int | None:

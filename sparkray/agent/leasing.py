@@ -109,6 +109,7 @@ class LeaseDesk:
         self._peers_waiting: dict[int, asyncio.Future[list[Lease]]] = {}
         self._peer_answers: dict[bytes, asyncio.Future[list[Lease]]] = {}
         self._homes: dict[bytes, bytes] = {}  #: lease id -> node of its foreign holder
+        self._guests: dict[bytes, tuple[bytes, bytes]] = {}
         self.foreign: dict[bytes, _Foreign] = {}
         self._ticking: asyncio.TimerHandle | None = None
 
@@ -153,6 +154,20 @@ class LeaseDesk:
             if foreign.holder == holder:
                 self.give_back(lease_id, True)
 
+    def guests_gone(self, *, node_id: bytes = b"", job_id: bytes = b"") -> list[bytes]:
+        """Forget runtimes of other nodes that held leases here; return their ids.
+
+        What they owned here is to be freed.
+        """
+        gone = [
+            guest
+            for guest, (home, job) in self._guests.items()
+            if home == node_id or job == job_id
+        ]
+        for guest in gone:
+            del self._guests[guest]
+        return gone
+
     def node_gone(self, node_id: bytes) -> None:
         """Another node died: its workers, and what its runtimes held here."""
         for lease_id, foreign in list(self.foreign.items()):
@@ -185,6 +200,7 @@ class LeaseDesk:
         waiting = asyncio.get_running_loop().create_future()
         self._peers_waiting[number] = waiting
         holder = request.holder
+        self._guests[holder.worker_id] = (holder.node_id, request.spec.job_id)
         self.feed(
             e.Requested(number, holder.worker_id, request.spec, request.count, True)
         )

@@ -26,4 +26,5 @@ class Job:
 
     job_id: bytes
     config: JobConfig
+    start_unix_s: float
     driver: Member | None = None  #: if it is attached to this very agent

@@ -22,7 +22,7 @@ class AgentServicer:
         self._agent = agent
 
     async def lease(self, request: c.LeaseFromPeer) -> c.PeerLeases:
-        await self._agent.job(request.spec.job_id)
+        await self._agent.jobs.find(request.spec.job_id)
         return c.PeerLeases(await self._agent.leases.lend_to_peer(request))
 
     async def return_lease(self, request: c.ReturnPeerLease) -> c.Ok:
@@ -39,6 +39,7 @@ class AgentServicer:
 
     async def free_objects(self, request: c.FreePeerObjects) -> c.Ok:
         self._agent.objects.free(request.object_ids)
+        self._agent.objects.free_owners(request.owners)
         return c.Ok()
 
     async def list_objects(self, request: c.ListObjects) -> c.ObjectList:

@@ -78,22 +78,13 @@ class PoolBroken:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourcesChanged:
-    """The store or the host has more or less of something than before."""
-
-    name: str
-    change: int
-
-
-@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
 
 Event = (
     Requested | Withdrawn | LeaseReturned | HolderGone | WorkerReady | WorkerGone
-    | WorkerBlocked | ViewChanged | NodeLost | SpillAnswered | PoolBroken
-    | ResourcesChanged | Tick
+    | WorkerBlocked | ViewChanged | NodeLost | SpillAnswered | PoolBroken | Tick
 )  # fmt: skip
 
 

@@ -28,7 +28,6 @@ from sparkray.agent.state.events import (
     NodeLost,
     PoolBroken,
     Requested,
-    ResourcesChanged,
     Spill,
     SpillAnswered,
     StartWorkers,
@@ -186,10 +185,6 @@ class LeaseTable:
                 reason = (event.reason,)
                 effects.append(Fail(request.request_id, "RuntimeEnvSetupError", reason))
         return effects
-
-    def _resources_changed(self, event: ResourcesChanged, now: float) -> list[Effect]:
-        self.available[event.name] = self.available.get(event.name, 0) + event.change
-        return []
 
     def _tick(self, event: Tick, now: float) -> list[Effect]:
         return self._give_up(now) + self._ask_back(now)
@@ -486,6 +481,5 @@ _HANDLERS: Final[dict[type, Callable[..., list[Effect]]]] = {
     NodeLost: LeaseTable._node_lost,
     SpillAnswered: LeaseTable._spill_answered,
     PoolBroken: LeaseTable._pool_broken,
-    ResourcesChanged: LeaseTable._resources_changed,
     Tick: LeaseTable._tick,
 }

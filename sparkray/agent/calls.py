@@ -1,0 +1,180 @@
+"""What attached runtimes ask of their agent, each message to who serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from sparkray.agent.fleet import Fleet
+from sparkray.agent.jobs import JobDesk
+from sparkray.agent.leasing import LeaseDesk
+from sparkray.agent.members import Member
+from sparkray.agent.objects import ObjectDesk
+from sparkray.agent.uplink import Uplink
+from sparkray.protocol import control
+from sparkray.protocol import messages as m
+from sparkray.transport.errors import kind_of
+
+_log = logging.getLogger(__name__)
+
+#: How long runtimes may take to list their objects.
+DUMP_S: Final = 2.0
+#: Deadlines of calls to other agents.
+KILL_CALL_S: Final = 10.0
+DEATH_CALL_S: Final = 8.0
+
+
+class RuntimeCalls:
+    """Takes every message of an attached runtime.
+
+    Args:
+        spawn: runs a coroutine beside everything else.
+    """
+
+    def __init__(
+        self,
+        node_id: bytes,
+        *,
+        jobs: JobDesk,
+        leases: LeaseDesk,
+        fleet: Fleet,
+        objects: ObjectDesk,
+        uplink: Uplink,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._node_id = node_id
+        self._jobs, self._leases, self._fleet = jobs, leases, fleet
+        self._objects, self._uplink, self._spawn = objects, uplink, spawn
+        self._dumps: dict[int, asyncio.Future[list[m.ObjectRow]]] = {}
+        self._numbers = itertools.count(1)
+
+    def receive(self, member: Member, message: Any) -> None:
+        """Serve one message.
+
+        Raises:
+            ProtocolError: agents take no such message.
+        """
+        handler = _HANDLERS.get(type(message))
+        if handler is not None:
+            handler(self, member, message)
+            return
+        answer = self._objects.receive(member.worker_id, message)
+        if answer is not None:
+            self._answer(member, message.call, answer)
+
+    def _request_leases(self, member: Member, message: m.RequestLeases) -> None:
+        job = self._jobs.get(member.job_id)
+        env = "" if job is None else job.config.runtime_env
+        self._leases.request(member, message, env)
+
+    def _withdraw(self, member: Member, message: m.WithdrawRequest) -> None:
+        self._leases.withdraw(member, message.call)
+
+    def _return_lease(self, member: Member, message: m.ReturnLease) -> None:
+        self._leases.give_back(message.lease_id, message.reusable)
+
+    def _blocked(self, member: Member, message: m.Blocked) -> None:
+        self._leases.blocked(member.worker_id, True)
+
+    def _unblocked(self, member: Member, message: m.Unblocked) -> None:
+        self._leases.blocked(member.worker_id, False)
+
+    def _kill_worker(self, member: Member, message: m.KillWorker) -> None:
+        self._answer(member, message.call, self._kill(message))
+
+    async def _kill(self, message: m.KillWorker) -> m.Done:
+        if message.node_id == self._node_id:
+            self._fleet.kill(message.worker_id, "signal", message.reason)
+        else:
+            request = control.KillPeerWorker(message.worker_id, message.reason)
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                await self._uplink.call_peer(
+                    message.node_id, "KillWorker", request, KILL_CALL_S
+                )
+        return m.Done(message.call)
+
+    def _ask_death(self, member: Member, message: m.AskDeath) -> None:
+        self._answer(member, message.call, self._death(message))
+
+    async def _death(self, message: m.AskDeath) -> m.Death:
+        if message.node_id == self._node_id:
+            record = await self._fleet.death_of(message.worker_id)
+            return m.Death(message.call, record.kind, record.reason, record.log_tail)
+        request = control.AskPeerDeath(message.worker_id)
+        try:
+            told = await self._uplink.call_peer(
+                message.node_id, "AskDeath", request, DEATH_CALL_S
+            )
+        except (ConnectionError, TimeoutError) as error:
+            reason = f"its node {message.node_id.hex()} does not answer: {error}"
+            return m.Death(message.call, "node", reason, "")
+        return m.Death(message.call, told.kind, told.reason, told.log_tail)
+
+    def _head_call(self, member: Member, message: m.HeadCall) -> None:
+        async def pass_on() -> m.HeadReply:
+            body = await self._uplink.pass_on(message.method, message.body)
+            return m.HeadReply(message.call, body)
+
+        self._answer(member, message.call, pass_on())
+
+    def _objects_dumped(self, member: Member, message: m.ObjectsDumped) -> None:
+        waiting = self._dumps.pop(message.call, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message.rows)
+
+    def _answer(
+        self, member: Member, call: int, work: Coroutine[Any, Any, Any]
+    ) -> None:
+        """Send what ``work`` returns or raises as the answer to a call."""
+
+        async def run() -> None:
+            try:
+                member.channel.send(await work)
+            except Exception as error:
+                if kind_of(error) is None:
+                    _log.exception("a call of process %d failed", member.pid)
+                member.channel.fail(call, error)
+
+        self._spawn(run())
+
+    async def list_objects(self, members: Iterable[Member]) -> control.ObjectList:
+        """Ask runtimes for the objects that they own; late ones are named."""
+        loop = asyncio.get_running_loop()
+        asked: dict[int, tuple[Member, asyncio.Future[list[m.ObjectRow]]]] = {}
+        for member in members:
+            number = next(self._numbers)
+            self._dumps[number] = loop.create_future()
+            asked[number] = member, self._dumps[number]
+            member.channel.send(m.DumpObjects(number))
+        listed = control.ObjectList([], {}, [])
+        if asked:
+            await asyncio.wait(
+                [waiting for _, waiting in asked.values()], timeout=DUMP_S
+            )
+        for number, (member, waiting) in asked.items():
+            self._dumps.pop(number, None)
+            if waiting.done():
+                listed.rows += waiting.result()
+            elif member.channel.is_open:
+                where = f"process {member.pid} on {socket.gethostname()}"
+                listed.missing.append(where)
+        listed.store_used_bytes[self._node_id.hex()] = self._objects.used_bytes
+        return listed
+
+
+_HANDLERS: Final[dict[type, Callable[[RuntimeCalls, Member, Any], None]]] = {
+    m.RequestLeases: RuntimeCalls._request_leases,
+    m.WithdrawRequest: RuntimeCalls._withdraw,
+    m.ReturnLease: RuntimeCalls._return_lease,
+    m.Blocked: RuntimeCalls._blocked,
+    m.Unblocked: RuntimeCalls._unblocked,
+    m.KillWorker: RuntimeCalls._kill_worker,
+    m.AskDeath: RuntimeCalls._ask_death,
+    m.HeadCall: RuntimeCalls._head_call,
+    m.ObjectsDumped: RuntimeCalls._objects_dumped,
+}
