@@ -1,0 +1,265 @@
+"""Node daemons as real processes: how they start and end, and that nothing is left."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sparkray.protocol import control
+from sparkray.transport import auth, client
+
+START_S = 30.0
+
+
+class Daemon:
+    def __init__(self, parent: Path, *options: str, **environment: str) -> None:
+        ready, ready_fd = os.pipe()
+        owner_fd, self.owner = os.pipe()
+        command = [sys.executable, "-m", "sparkray.cli.daemon", "--num-cpus=1"]
+        command += [f"--temp-dir={parent}", f"--ready-fd={ready_fd}"]
+        inherited = {k: v for k, v in os.environ.items() if "SPARKRAY" not in k}
+        self.process = subprocess.Popen(
+            [*command, f"--owner-fd={owner_fd}", *options],
+            pass_fds=(ready_fd, owner_fd),
+            env=inherited | environment,
+        )
+        os.close(ready_fd)
+        os.close(owner_fd)
+        self._ready = ready
+        self.about: dict[str, Any] = {}
+
+    def wait_ready(self) -> dict[str, Any]:
+        try:
+            assert select.select([self._ready], [], [], START_S)[0], "not ready"
+            with open(self._ready) as file:
+                self.about = json.loads(file.read())
+        finally:
+            self._ready = -1
+        return self.about
+
+    def call(self, method: str, request: Any) -> Any:
+        token = auth.read_token(self.about["token_file"])
+        return client.call_head(self.about["head"], token, method, request, 10.0)
+
+    def nodes(self) -> list[control.NodeInfo]:
+        return list(self.call("ListNodes", control.ListNodes()).nodes)
+
+    def let_go(self) -> None:
+        """Close the owner's pipe, as the owner's death does."""
+        owner, self.owner = self.owner, -1
+        if owner >= 0:
+            os.close(owner)
+
+    def family(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            return list(psutil.Process(self.process.pid).children(recursive=True))
+        return []
+
+    def end(self) -> int:
+        self.let_go()
+        return self.process.wait(20)
+
+
+Start = Callable[..., Daemon]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Daemon] = []
+
+    def start(*options: str, **environment: str) -> Daemon:
+        started.append(Daemon(tmp_path, *options, **environment))
+        return started[-1]
+
+    yield start
+    for daemon in reversed(started):
+        daemon.let_go()
+        try:
+            daemon.process.wait(20)
+        finally:
+            daemon.process.kill()
+            daemon.process.wait()
+
+
+def until(true: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.02)
+    return found
+
+
+def entry_of(about: dict[str, Any]) -> str:
+    return f"{about['cluster_id']}-{about['node_id'][:8]}"
+
+
+def left_of(about: dict[str, Any]) -> list[str]:
+    paths = [about["session_dir"], f"/dev/shm/sparkray-{entry_of(about)}"]
+    return [path for path in paths if os.path.exists(path)]
+
+
+def test_a_node_says_what_its_discovery_file_says(start: Start, tmp_path: Path) -> None:
+    daemon = start("--head")
+    about = daemon.wait_ready()
+    entry = tmp_path / entry_of(about) / "agent.json"
+    assert json.loads(entry.read_text()) == about
+    assert about["pid"] == daemon.process.pid and about["is_head"]
+    [node] = daemon.nodes()
+    assert node.alive and node.is_head and node.total["CPU"] == 10_000
+    assert node.agent == about["head"]
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "owner", "Shutdown"])
+def test_an_orderly_end_leaves_nothing(start: Start, tmp_path: Path, how: str) -> None:
+    daemon = start("--head")
+    about = daemon.wait_ready()
+    family = daemon.family()
+    if how == "owner":
+        daemon.let_go()
+    elif how == "Shutdown":
+        daemon.call("Shutdown", control.Shutdown(b"", True))
+    else:
+        daemon.process.send_signal(getattr(signal, how))
+    assert daemon.process.wait(20) == 0
+    assert left_of(about) == []
+    assert list(tmp_path.iterdir()) == []
+    until(lambda: not any(process.is_running() for process in family))
+
+
+def test_an_owner_that_ends_during_the_start_ends_the_node(
+    start: Start, tmp_path: Path
+) -> None:
+    daemon = start("--head")
+    daemon.let_go()
+    assert daemon.process.wait(20) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_logs_are_kept_where_they_were_asked_for(start: Start, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    daemon = start("--head", f"--log-dir={logs}")
+    daemon.wait_ready()
+    assert daemon.end() == 0
+    assert list(tmp_path.iterdir()) == [logs]
+    assert "joined" in next(logs.glob("node-*.log")).read_text()
+
+
+def test_the_token_is_in_no_command_line_and_no_log(start: Start) -> None:
+    secret = "5ec12e7" * 9 + "0"
+    daemon = start("--head", SPARKRAY_TOKEN=secret)
+    about = daemon.wait_ready()
+    assert Path(about["token_file"]).read_text() == secret
+    for process in (psutil.Process(daemon.process.pid), *daemon.family()):
+        assert secret not in " ".join(process.cmdline())
+    for log in (Path(about["session_dir"]) / "logs").iterdir():
+        assert secret not in log.read_text()
+
+
+def test_a_dead_head_is_named_and_nothing_is_left(start: Start, tmp_path: Path) -> None:
+    daemon = start(
+        "--address=127.0.0.1:1", SPARKRAY_TOKEN="00" * 32, SPARKRAY_START_TIMEOUT_S="1"
+    )
+    about = daemon.wait_ready()
+    assert about["kind"] == "ConnectionError" and "127.0.0.1:1" in about["error"]
+    assert daemon.process.wait(20) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_waits_for_a_head_that_is_not_there_yet(start: Start) -> None:
+    token = "07" * 32
+    probe = start("--head", SPARKRAY_TOKEN=token)
+    port = probe.wait_ready()["head"].rpartition(":")[2]
+    assert probe.end() == 0
+    node = start(f"--address=127.0.0.1:{port}", SPARKRAY_TOKEN=token)
+    head = start("--head", f"--port={port}", SPARKRAY_TOKEN=token)
+    head.wait_ready()
+    assert node.wait_ready()["cluster_id"] == head.about["cluster_id"]
+
+
+def test_a_wrong_token_or_none_is_said_at_once(start: Start, tmp_path: Path) -> None:
+    head = start("--head")
+    address = f"--address={head.wait_ready()['head']}"
+    wrong = start(address, SPARKRAY_TOKEN="00" * 32).wait_ready()
+    assert wrong["kind"] == "ProtocolError" and "token" in wrong["error"]
+    none = start(address, f"--temp-dir={tmp_path / 'other'}").wait_ready()
+    assert none["kind"] == "ValueError" and "SPARKRAY_TOKEN_FILE" in none["error"]
+
+
+def test_a_second_head_on_a_port_is_refused_by_name(start: Start) -> None:
+    head = start("--head")
+    address = head.wait_ready()["head"]
+    second = start("--head", f"--port={address.rpartition(':')[2]}")
+    about = second.wait_ready()
+    assert about["kind"] == "OSError" and address in about["error"]
+    assert second.process.wait(20) == 1
+    assert head.nodes()
+
+
+def test_a_node_joins_and_ends_with_its_cluster(start: Start, tmp_path: Path) -> None:
+    head = start("--head")
+    address = head.wait_ready()["head"]
+    node = start(f"--address={address}")  # the token is found through the head's file
+    about = node.wait_ready()
+    assert about["cluster_id"] == head.about["cluster_id"] and not about["is_head"]
+    until(lambda: sum(n.alive for n in head.nodes()) == 2)
+    head.process.terminate()
+    assert head.process.wait(20) == 0
+    assert node.process.wait(20) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_node_is_ended_and_the_other_goes_on(start: Start) -> None:
+    head = start("--head")
+    node = start(f"--address={head.wait_ready()['head']}")
+    node_id = bytes.fromhex(node.wait_ready()["node_id"])
+    head.call("Shutdown", control.Shutdown(node_id, True))
+    assert node.process.wait(20) == 0
+    until(lambda: [n.node_id for n in head.nodes() if not n.alive] == [node_id])
+
+
+def test_a_killed_node_is_dead_soon_and_swept_by_the_next(
+    start: Start, tmp_path: Path
+) -> None:
+    head = start("--head")
+    node = start(f"--address={head.wait_ready()['head']}")
+    about = node.wait_ready()
+    node.process.kill()
+    killed_s = time.monotonic()
+    until(lambda: sum(n.alive for n in head.nodes()) == 1, 5.0)
+    assert time.monotonic() - killed_s < 3.0
+    third = start("--head")
+    third.wait_ready()
+    living = {entry_of(head.about), entry_of(third.about)}
+    until(lambda: {path.name for path in tmp_path.iterdir()} == living)
+    until(lambda: not left_of(about))
+    assert head.nodes()[0].alive
+
+
+def test_a_frozen_node_is_dead_after_the_timeout_and_starts_anew(start: Start) -> None:
+    head = start("--head", SPARKRAY_NODE_TIMEOUT_S="1")
+    node = start(f"--address={head.wait_ready()['head']}")
+    old = bytes.fromhex(node.wait_ready()["node_id"])
+    until(lambda: sum(n.alive for n in head.nodes()) == 2)
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: sum(n.alive for n in head.nodes()) == 1)
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    alive = until(lambda: [n for n in head.nodes() if n.alive and not n.is_head], 20)
+    assert alive[0].node_id != old and alive[0].pid == node.process.pid
+    assert left_of(node.about) == []
+
+
+def test_bad_options_are_told_to_whoever_waits(start: Start) -> None:
+    about = start("--head", SPARKRAY_NODE_TIMEOUT_S="soon").wait_ready()
+    assert about["kind"] == "ValueError" and "NODE_TIMEOUT_S" in about["error"]
