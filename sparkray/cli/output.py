@@ -113,6 +113,7 @@ def _usage(nodes: Sequence[NodeInfo]) -> list[str]:
     return [
         f"{name}: {_amount(name, units - free.get(name, 0))} / {_amount(name, units)}"
         for name, units in sorted(have.items())
+        if not name.startswith("node:")
     ]
 
 

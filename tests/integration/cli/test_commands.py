@@ -1,0 +1,161 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sparkray
+from sparkray.launch import discovery
+
+ROOT = Path(sparkray.__file__).parents[1]
+
+
+def command(*arguments: str, timeout_s: float = 50) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sparkray", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition not reached"
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def temp_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temp dir of the test's own; every node in it is stopped at the end."""
+    for name in ("SPARKRAY_ADDRESS", "SPARKRAY_TOKEN", "SPARKRAY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with tempfile.TemporaryDirectory(prefix="sr-", dir="/tmp") as name:
+        monkeypatch.setenv("SPARKRAY_TEMP_DIR", name)
+        yield Path(name)
+        sparkray.shutdown()
+        for node in discovery.nodes_on_this_host(deep=True):
+            os.kill(node.pid, signal.SIGKILL)
+
+
+def start_head(*arguments: str) -> discovery.Node:
+    known = {node.pid for node in discovery.nodes_on_this_host()}
+    run = command("start", "--head", "--port", "0", *arguments)
+    assert run.returncode == 0, run.stderr
+    new = [n for n in discovery.nodes_on_this_host() if n.pid not in known]
+    assert len(new) == 1 and new[0].head in run.stdout
+    return new[0]
+
+
+def test_a_cluster_is_started_joined_looked_at_and_stopped(temp_dir: Path) -> None:
+    head = start_head("--num-cpus", "2", "--resources", '{"tok": 3}')
+    joined = command("start", "--address", head.head, "--num-cpus", "1")
+    assert joined.returncode == 0, joined.stderr
+
+    context = sparkray.init()
+    assert context.address == head.head
+    assert sparkray.cluster_resources()["CPU"] == 3
+    sees = json.loads(command("status", "--json").stdout)
+    assert sees["address"] == head.head and sees["total"]["tok"] == 3
+    assert [node["alive"] for node in sees["nodes"]] == [True, True]
+    assert [job["alive"] for job in sees["jobs"]] == [True]
+    shown = command("status", "--address", head.head).stdout
+    assert "CPU: 0 / 3" in shown and str(os.getpid()) in shown
+    sparkray.shutdown()
+
+    logs = list(Path(head.session_dir, "logs").iterdir())
+    assert logs
+    stopped = command("stop")
+    assert stopped.returncode == 0 and stopped.stdout.count("stopped") == 2
+    assert not list(temp_dir.iterdir())
+    assert "no cluster" in command("stop").stdout
+    assert command("status").returncode == 1
+
+
+def test_stop_ends_only_the_cluster_that_is_named(temp_dir: Path) -> None:
+    first, second = start_head("--num-cpus", "1"), start_head("--num-cpus", "1")
+    for name in ("stop", "status"):
+        unclear = command(name)
+        assert unclear.returncode == 2
+        assert first.head in unclear.stderr and second.head in unclear.stderr
+    assert command("stop", "--address", first.head).returncode == 0
+    assert [n.pid for n in discovery.nodes_on_this_host()] == [second.pid]
+    assert command("stop", "--address", first.head).returncode == 1
+    assert command("status").returncode == 0
+
+
+def test_stop_leaves_a_drivers_private_cluster_alone() -> None:
+    sparkray.init(num_cpus=1)
+    assert "no cluster" in command("stop").stdout
+    assert sparkray.cluster_resources()["CPU"] == 1
+
+
+def test_force_ends_a_node_that_does_not_answer(temp_dir: Path) -> None:
+    head = start_head("--num-cpus", "1")
+    os.kill(head.pid, signal.SIGSTOP)
+    patient = command("stop", "--timeout", "0.5")
+    assert patient.returncode == 1 and "--force" in patient.stderr
+    assert command("stop", "--timeout", "0.5", "--force").returncode == 0
+    assert not discovery.nodes_on_this_host()
+
+
+def test_the_token_is_never_shown(temp_dir: Path) -> None:
+    token = "ab" * 32
+    file = temp_dir / "my-token"
+    file.write_text(token)
+    run = command("start", "--head", "--port=0", f"--token-file={file}", "--num-cpus=1")
+    (head,) = discovery.nodes_on_this_host()
+    shown = command("status").stdout + command("status", "--json").stdout
+    listed = Path(f"/proc/{head.pid}/cmdline").read_text()
+    assert head.token() == bytes.fromhex(token)
+    assert token not in run.stdout + run.stderr + shown + listed
+
+
+def test_a_blocking_start_ends_with_its_command(temp_dir: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sparkray", "start", "--head", "--port=0", "--block"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
+    with process:
+        until(discovery.nodes_on_this_host)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert not discovery.nodes_on_this_host()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("start",),
+        ("start", "--head", "--address", "127.0.0.1:1"),
+        ("start", "--address", "nowhere"),
+        ("start", "--head", "--resources", "[1]"),
+        ("start", "--head", "--resources", "{"),
+        ("start", "--head", "--worker-port-min", "5"),
+        ("start", "--head", "--worker-port-min", "9", "--worker-port-max", "8"),
+        ("start", "--address", "127.0.0.1:1", "--port", "3"),
+        ("stop", "--address", "x"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_starts_nothing(
+    arguments: tuple[str, ...], temp_dir: Path
+) -> None:
+    run = command(*arguments)
+    assert run.returncode == 2 and "Error" in run.stderr
+    assert not list(temp_dir.iterdir())
+
+
+def test_a_port_in_use_is_told_and_exits_with_1(temp_dir: Path) -> None:
+    head = start_head("--num-cpus", "1")
+    port = head.head.rpartition(":")[2]
+    run = command("start", "--head", "--port", port)
+    assert run.returncode == 1 and port in run.stderr
