@@ -54,7 +54,9 @@ def rebuild_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -
         array = numpy.empty(shape, dtype)
         array.flags.writeable = False
         return array
-    return numpy.ndarray(shape, dtype, buffer=view, order="F" if order == "F" else "C")
+    return numpy.frombuffer(view, dtype).reshape(
+        shape, order="F" if order == "F" else "C"
+    )
 
 
 # --- Arrow ----------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def _open_container(view: memoryview) -> Any:
 
 
 def _container(data: bytes, buffers: list[pickle.PickleBuffer]) -> Serialized:
-    raws = [_raw(buffer) for buffer in buffers]
+    raws = [buffer.raw() for buffer in buffers]
     sizes = [raw.nbytes for raw in raws]
     head = _HEAD.pack(_CONTAINER, len(raws), len(data)) + struct.pack(
         f"<{len(raws)}Q", *sizes
@@ -189,13 +189,6 @@ def _container(data: bytes, buffers: list[pickle.PickleBuffer]) -> Serialized:
         pieces.append((start, raw))
         end = start + size
     return Serialized(end, b"", pieces)
-
-
-def _raw(buffer: pickle.PickleBuffer) -> memoryview:
-    try:
-        return buffer.raw()
-    except BufferError:  # not contiguous
-        return memoryview(memoryview(buffer).tobytes())
 
 
 def _aligned(offset: int) -> int:
