@@ -32,7 +32,7 @@ class FlightStore:
         token: what clients must show.
         host: address to listen on.
         port: 0 takes any free one.
-        files: certificate and key; None for no TLS.
+        files: certificates; default: those that the environment names, if any.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class FlightStore:
         files: tls.TLSFiles | None = None,
     ) -> None:
         self._store, self._token = store, token
-        self._host, self._port, self._files = host, port, files
+        self._host, self._port = host, port
+        self._files = tls.from_environment() if files is None else files
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Any = None
 

@@ -144,7 +144,8 @@ class NodeStore:
         else calls ``fetch`` (once for all who wait).
 
         Args:
-            timeout_s: how long it may wait for the object; None for no limit.
+            timeout_s: how long it may wait for the object.  None: for room as long as
+                a create, and for who writes it as long as that takes.
 
         Raises:
             ObjectLostError: it is not here and cannot be fetched.
@@ -159,9 +160,14 @@ class NodeStore:
             raise ObjectLostError(object_id.hex(), "this node has no copy") from None
         future = self._expect(ticket, object_id)
         self._do(actions)
-        if await self._done(ticket, future, timeout_s):
-            return future.result()
-        raise self._full(self._table.size_of(object_id) or 0)
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        patient = timeout_s is None
+        while not await self._done(ticket, future, wait_s, keep=patient):
+            patient = patient and not self._table.waits_for_room(object_id)
+            if not patient:
+                self._give_up(ticket, future)
+                raise self._full(self._table.size_of(object_id) or 0)
+        return future.result()
 
     def unpin(self, client: Hashable, object_ids: Iterable[bytes]) -> None:
         """Take back one pin on each."""
@@ -252,20 +258,29 @@ class NodeStore:
         return future
 
     async def _done(
-        self, ticket: int, future: asyncio.Future[Any], timeout_s: float | None
+        self,
+        ticket: int,
+        future: asyncio.Future[Any],
+        timeout_s: float,
+        *,
+        keep: bool = False,
     ) -> bool:
-        """Wait for an answer; False if there was none in time and none will come."""
+        """Wait for an answer; False if there was none in time.
+
+        Then, unless ``keep``, and whenever the caller is cancelled, none will come.
+        """
         try:
             await asyncio.wait([future], timeout=timeout_s)
             if ticket in self._making:  # it has its room, only not yet its file
                 await asyncio.wait([future])
-        finally:
-            if not future.done():
-                self._give_up(ticket, future)
-        return not future.cancelled()
+        except asyncio.CancelledError:
+            self._give_up(ticket, future)
+            raise
+        if not future.done() and not keep:
+            self._give_up(ticket, future)
+        return future.done() and not future.cancelled()
 
     def _give_up(self, ticket: int, future: asyncio.Future[Any]) -> None:
-        self._answers.pop(ticket, None)
         future.cancel()
         self._do(self._table.give_up(ticket))
 
@@ -311,7 +326,7 @@ class NodeStore:
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
             self._carry_out(action)
-        if actions and self._table.warm_bytes:
+        if self._table.warm_bytes:
             self._after(_WARM_S, "warm", self._table.remove_idle_segments)
 
     def _carry_out(self, action: Action) -> None:

@@ -122,6 +122,10 @@ class Accounting:
         mine = [key for key, stored in self._objects.items() if stored.owner == owner]
         return mine + [key for key in self._creating if key.startswith(owner)]
 
+    def waits_for_room(self, object_id: bytes) -> bool:
+        """Whether a restore or a copy of this object waits for room in memory."""
+        return any(room.object_id == object_id for room in self._readers)
+
     def writer_of(self, object_id: bytes) -> Hashable:
         """Return who writes an object, None if nobody does."""
         rooms = self._creating.get(object_id, {}).values()

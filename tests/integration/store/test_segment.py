@@ -92,7 +92,7 @@ def test_mappings_use_up_no_file_descriptors(path: str) -> None:
 def test_a_reader_that_writes_all_the_same_changes_only_its_own_copy(path: str) -> None:
     size = store(path, np.zeros(1000)).size_bytes
     mine = segment.map_for_reading(path, size)
-    memoryview(mine.obj)[size - 8 : size] = b"\xff" * 8  # type: ignore[arg-type]
+    memoryview(mine.obj)[size - 8 : size] = b"\xff" * 8
     assert deserialize(segment.map_for_reading(path, size)).sum() == 0
 
 
