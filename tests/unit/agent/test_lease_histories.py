@@ -1,0 +1,193 @@
+"""The scheduler held to its rules by random histories."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from sparkray.agent.state import events as e
+from sparkray.agent.state import workers as w
+from sparkray.agent.state.leases import LeaseTable
+from sparkray.agent.state.nodes import ClusterMap, Node
+from sparkray.agent.state.workers import WorkerState, WorkerTable
+from sparkray.protocol.messages import LeaseSpec, Strategy
+from sparkray.resources import Vector, fits, from_user
+
+TOTAL = from_user({"CPU": 3, "tok": 1})
+SHAPES: list[Vector] = [
+    from_user(shape)
+    for shape in ({"CPU": 1}, {"CPU": 0.5}, {"CPU": 3}, {}, {"CPU": 1, "tok": 1})
+]
+HOLDERS = [b"a", b"b", b"c"]
+JOBS = [b"job1", b"job2"]
+
+
+class Histories(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.ids = itertools.count(1)
+        self.workers = WorkerTable(8, lambda: b"%06d" % next(self.ids))
+        self.available = dict(TOTAL)
+        own = Node(b"here", "here", TOTAL, self.available)
+        self.table = LeaseTable(
+            ClusterMap(own),
+            self.workers,
+            infeasible_timeout_s=5.0,
+            min_hold_s=0.1,
+            new_id=lambda: b"%06d" % next(self.ids),
+            on_grant=self.on_grant,
+            on_return=lambda worker, reusable, now: self.tell(
+                w.Returned(worker, reusable)
+            ),
+        )
+        self.waiting: set[int] = set()
+        self.failed: set[int] = set()
+        self.held: dict[bytes, bytes] = {}
+        self.starting: list[bytes] = []
+
+    def on_grant(self, worker_id: bytes, now: float) -> None:
+        assert self.workers.workers[worker_id].state is WorkerState.IDLE
+        self.tell(w.Granted(worker_id))
+
+    def tell(self, event: w.Event) -> None:
+        self.workers.handle(event, self.now)
+
+    def feed(self, event: e.Event) -> None:
+        for effect in self.table.handle(event, self.now):
+            if isinstance(effect, e.Grant):
+                self.waiting.remove(effect.request_id)
+                for lease_id, worker_id in effect.leases:
+                    assert worker_id not in self.held.values(), "lent twice"
+                    self.held[lease_id] = worker_id
+            elif isinstance(effect, e.Fail):
+                self.waiting.remove(effect.request_id)
+            elif isinstance(effect, e.StartWorkers):
+                for _ in range(effect.count):
+                    (start,) = self.workers.handle(w.StartWanted(effect.key), self.now)
+                    self.starting.append(start.worker_id)
+            elif isinstance(effect, e.MakeRoom):
+                self.end_worker(effect.worker_id)
+
+    def end_worker(self, worker_id: bytes) -> None:
+        self.tell(w.Killed(worker_id, "exit", "test"))
+        self.tell(w.Gone(worker_id))
+        self.held = {k: v for k, v in self.held.items() if v != worker_id}
+        self.starting = [x for x in self.starting if x != worker_id]
+        self.feed(e.WorkerGone(worker_id))
+
+    @rule(
+        job=st.sampled_from(JOBS),
+        holder=st.sampled_from(HOLDERS),
+        shape=st.sampled_from(SHAPES),
+        depth=st.integers(0, 2),
+        count=st.integers(1, 4),
+    )
+    def request(
+        self, job: bytes, holder: bytes, shape: Vector, depth: int, count: int
+    ) -> None:
+        number = next(self.ids)
+        self.waiting.add(number)
+        spec = LeaseSpec(job, "", shape, Strategy(), depth)
+        self.feed(e.Requested(number, holder, spec, count))
+
+    @rule()
+    def start_one(self) -> None:
+        if self.starting:
+            self.tell(w.Attached(self.starting.pop(0), 7))
+            self.feed(e.WorkerReady())
+
+    @rule(index=st.integers(0, 20), reusable=st.booleans())
+    def give_back(self, index: int, reusable: bool) -> None:
+        if self.held:
+            lease_id = sorted(self.held)[index % len(self.held)]
+            del self.held[lease_id]
+            self.feed(e.LeaseReturned(lease_id, reusable))
+
+    @rule(index=st.integers(0, 20), blocked=st.booleans())
+    def block(self, index: int, blocked: bool) -> None:
+        if self.held:
+            worker_id = sorted(self.held.values())[index % len(self.held)]
+            self.workers.workers[worker_id].blocked = blocked
+            self.feed(e.WorkerBlocked(worker_id, blocked))
+
+    @rule(index=st.integers(0, 20))
+    def crash(self, index: int) -> None:
+        if self.workers.workers:
+            ids = sorted(self.workers.workers)
+            self.end_worker(ids[index % len(ids)])
+
+    @rule(holder=st.sampled_from(HOLDERS))
+    def holder_dies(self, holder: bytes) -> None:
+        gone = {held.lease_id for held in self.table.held.values() if held.holder == holder}
+        self.held = {k: v for k, v in self.held.items() if k not in gone}
+        mine = {r.request_id for r in self.table.waiting if r.holder == holder}
+        self.waiting -= mine
+        self.feed(e.HolderGone(holder))
+
+    @rule(seconds=st.sampled_from([0.05, 0.5, 3.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.feed(e.Tick())
+
+    @invariant()
+    def what_is_lent_and_what_is_free_make_the_total(self) -> None:
+        room = dict(self.available)
+        for held in self.table.held.values():
+            for name, units in held.resources.items():
+                if not (held.blocked and name == "CPU"):
+                    room[name] += units
+        assert room == TOTAL
+
+    @invariant()
+    def both_tables_agree_on_who_is_lent(self) -> None:
+        leased = {
+            worker.worker_id
+            for worker in self.workers.workers.values()
+            if worker.state is WorkerState.LEASED
+        }
+        assert leased == set(self.held.values())
+        assert {held.lease_id for held in self.table.held.values()} == set(self.held)
+
+    @invariant()
+    def there_are_never_more_processes_than_allowed(self) -> None:
+        assert len(self.workers.workers) <= 8
+
+    @invariant()
+    def nothing_waits_that_could_be_served(self) -> None:
+        assert {request.request_id for request in self.table.waiting} == self.waiting
+        if self.table._starving(self.now) is not None or self.starting:
+            return
+        for request in self.table.waiting:
+            if request.capped_since is None:
+                assert not fits(request.resources, self.available)
+
+    def teardown(self) -> None:
+        """Once everything runs and is returned, nobody waits any more."""
+        for _ in range(500):
+            if not self.waiting:
+                break
+            while self.starting:
+                self.start_one()
+            for lease_id in list(self.held):
+                if lease_id in self.held:
+                    del self.held[lease_id]
+                    self.feed(e.LeaseReturned(lease_id, True))
+            retiring = [
+                worker.worker_id
+                for worker in self.workers.workers.values()
+                if worker.state is WorkerState.RETIRING
+            ]
+            for worker_id in retiring:
+                self.end_worker(worker_id)
+            self.time_passes(0.05)
+        assert not self.waiting
+
+
+Histories.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+TestHistories = Histories.TestCase

@@ -1,0 +1,203 @@
+"""What is shown of logs, who is ended when memory is short, what a node has."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkray.agent.logs import (
+    MAX_LINE_BYTES,
+    LineSplitter,
+    LogTailer,
+    Printed,
+    RateLimit,
+    read_tail,
+)
+from sparkray.agent.memory import Candidate, MemoryMonitor, choose
+from sparkray.agent.options import AgentOptions, total_resources
+from sparkray.agent.processes import describe_exit, environment_of
+from sparkray.exceptions import RuntimeEnvSetupError
+from sparkray.resources import UNIT
+
+TEXT = b"one\n\x01task:f\ntwo\nthree\n\x01task:g\nfour"
+NAMED = [("", "one"), ("f", "two"), ("f", "three"), ("g", "four")]
+
+
+@given(st.lists(st.integers(0, len(TEXT)), max_size=6))
+def test_lines_and_names_survive_any_cut_of_the_stream(cuts: list[int]) -> None:
+    splitter = LineSplitter()
+    edges = [0, *sorted(cuts), len(TEXT)]
+    seen = []
+    for start, end in zip(edges, edges[1:], strict=False):
+        seen += splitter.feed(TEXT[start:end])
+    assert seen + splitter.feed(b"", last=True) == NAMED
+
+
+def test_an_unfinished_line_before_a_marker_is_shown_under_the_old_name() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"\x01task:f\n")
+    assert splitter.feed(b"no newline\x01task:g\nx\n") == [("f", "no newline"), ("g", "x")]
+
+
+def test_an_empty_line_is_a_line() -> None:
+    assert LineSplitter().feed(b"a\n\nb\n") == [("", "a"), ("", ""), ("", "b")]
+
+
+def test_a_line_without_end_is_cut_and_not_kept_in_memory() -> None:
+    splitter = LineSplitter()
+    shown = splitter.feed(b"x" * (3 * MAX_LINE_BYTES))
+    assert [len(line) for _, line in shown] == [MAX_LINE_BYTES] * 3
+
+
+def test_bytes_that_are_no_text_are_shown_somehow() -> None:
+    assert LineSplitter().feed(b"\xff\xfe\n")[0][1]
+
+
+def test_a_flood_is_dropped_with_one_notice_until_it_ends() -> None:
+    limit = RateLimit(1000)
+    assert limit.take(900, 100.0) == (True, False)
+    assert limit.take(900, 100.1) == (False, True)
+    assert limit.take(900, 100.2) == (False, False)
+    assert limit.take(900, 102.0) == (True, False)
+
+
+def test_one_read_above_the_limit_passes_when_it_was_quiet_before() -> None:
+    assert RateLimit(1000).take(5000, 100.0) == (True, False)
+
+
+def test_files_are_followed_and_the_rest_is_shown_at_the_end(tmp_path: Path) -> None:
+    out, err = tmp_path / "w.out", tmp_path / "w.err"
+    out.write_bytes(b"\x01task:f\nfirst\n")
+    err.write_bytes(b"")
+    printed: list[Printed] = []
+
+    async def run() -> None:
+        tailer = LogTailer(printed.append)
+        tailer.follow(b"w", b"job", 7, (str(out), str(err)), True)
+        tailer.flush()
+        with out.open("ab") as file:
+            file.write(b"last without newline")
+        err.write_bytes(b"oops\n")
+        tailer.ended(b"w")
+        tailer.close()
+
+    asyncio.run(run())
+    assert [(p.name, p.lines, p.is_stderr) for p in printed] == [
+        ("f", ["first"], False),
+        ("f", ["last without newline"], False),
+        ("", ["oops"], True),
+    ]
+
+
+def test_files_of_workers_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
+    async def run() -> None:
+        tailer = LogTailer(lambda printed: None)
+        for number in range(60):
+            paths = [tmp_path / f"{number}.{kind}" for kind in ("out", "err")]
+            for path in paths:
+                path.write_bytes(b"x\n")
+            worker_id = b"%d" % number
+            tailer.follow(worker_id, b"j", 1, (str(paths[0]), str(paths[1])), False)
+            tailer.ended(worker_id)
+
+    asyncio.run(run())
+    assert len(list(tmp_path.iterdir())) == 100
+    assert not (tmp_path / "0.out").exists()
+
+
+def test_the_tail_of_a_log_has_no_markers(tmp_path: Path) -> None:
+    path = tmp_path / "w.err"
+    path.write_bytes(b"\x01task:f\n" + b"".join(b"line %d\n" % n for n in range(50)))
+    assert read_tail(str(path)).splitlines() == [f"line {n}" for n in range(30, 50)]
+    assert read_tail(str(tmp_path / "none")) == ""
+
+
+NEW = Candidate(b"new", 20.0, 1 << 20)
+OLD = Candidate(b"old", 10.0, 1 << 30)
+
+
+def test_the_newest_task_is_ended_when_memory_is_short() -> None:
+    assert choose(0.96, 0.95, [OLD, NEW]) is NEW
+    assert choose(0.95, 0.95, [OLD, NEW]) is None
+    assert choose(0.99, 0.95, []) is None
+
+
+def test_the_monitor_says_how_full_memory_was() -> None:
+    killed: list[tuple[bytes, str]] = []
+
+    async def run() -> None:
+        monitor = MemoryMonitor(
+            0.9,
+            lambda: [OLD, NEW],
+            lambda worker_id, reason: killed.append((worker_id, reason)),
+            lambda: 0.97,
+        )
+        task = asyncio.ensure_future(monitor.run())
+        while not killed:
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(run())
+    worker_id, reason = killed[0]
+    assert worker_id == b"new"
+    assert "97.0%" in reason and "90%" in reason and "1 MiB" in reason
+
+
+def options(**more: object) -> AgentOptions:
+    fields: dict[str, object] = {
+        "cluster_id": b"c",
+        "node_id": b"n",
+        "host": "h",
+        "session_dir": "/s",
+        "segment_dir": "/g",
+        "log_dir": "/l",
+        "token_file": "/t",
+    }
+    return AgentOptions(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def test_a_node_has_cpus_memory_store_itself_and_what_it_was_given() -> None:
+    total = total_resources(
+        options(resources={"tok": 2.5}), cpus=4, memory_bytes=1000, store_bytes=300
+    )
+    assert total == {
+        "CPU": 4 * UNIT,
+        "memory": 700 * UNIT,
+        "object_store_memory": 300 * UNIT,
+        "node:h": UNIT,
+        "tok": 25_000,
+    }
+
+
+def test_the_number_of_cpus_can_be_given_even_as_zero() -> None:
+    total = total_resources(
+        options(num_cpus=0), cpus=4, memory_bytes=1000, store_bytes=300
+    )
+    assert "CPU" not in total
+
+
+def test_variables_of_a_runtime_environment_win_and_the_token_is_left_out() -> None:
+    base = {"PATH": "/bin", "A": "0", "SPARKRAY_TOKEN": "secret"}
+    environment = environment_of('{"env_vars":{"A":"1"}}', base, "/token")
+    assert environment == {
+        "PATH": "/bin",
+        "A": "1",
+        "OMP_NUM_THREADS": "1",
+        "SPARKRAY_TOKEN_FILE": "/token",
+    }
+    assert environment_of("", {"OMP_NUM_THREADS": "8"}, "")["OMP_NUM_THREADS"] == "8"
+
+
+@pytest.mark.parametrize("env", ['{"conda":"x"}', "no json", "[]"])
+def test_a_runtime_environment_that_is_not_understood_is_an_error(env: str) -> None:
+    with pytest.raises(RuntimeEnvSetupError):
+        environment_of(env, {}, "")
+
+
+def test_the_end_of_a_process_is_told_in_words() -> None:
+    assert describe_exit(3, 7, "h") == ("exit", "process 7 on h exited with code 3")
+    assert describe_exit(-9, 7, "h") == ("signal", "process 7 on h was ended by SIGKILL")
