@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 SCHEMA = "executor string, state string, detail string"
 #: Executor variables that name its scratch directories: standalone, YARN, everywhere.
 _SCRATCH = ("SPARK_EXECUTOR_DIRS", "LOCAL_DIRS", "SPARK_LOCAL_DIRS")
-#: Spark's own secrets and pipes, of no use to a node.
-_SPARK_PRIVATE = (
+#: Variables that the node must not have: Spark's secrets, and another cluster's token.
+_PRIVATE = (
+    "SPARKRAY_TOKEN",
     "PYTHON_WORKER_FACTORY_",
     "SPARK_AUTH",
     "_SPARK_AUTH",
@@ -49,7 +50,6 @@ class NodeTask:
     num_cpus: float | None = None
     object_store_memory: int | None = None
     resources: dict[str, float] = field(default_factory=dict)
-    temp_dir: str | None = None
     spill_dirs: str = ""
     worker_port_min: int | None = None
     worker_port_max: int | None = None
@@ -95,7 +95,6 @@ class NodeTask:
                 discovery.SLOTS_LABEL: str(slots),
             },
             environment=self._environment(),
-            temp_dir=self.temp_dir,
             worker_port_min=self.worker_port_min,
             worker_port_max=self.worker_port_max,
         )
@@ -116,7 +115,7 @@ def _run_guard(order: Order) -> dict[str, str]:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_SPARK_PRIVATE)
+        if not name.startswith(_PRIVATE)
     }
     search = [root, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(search))

@@ -1,11 +1,11 @@
 """Ties a node to a Spark executor: a small process between the two.
 
-    Spark Python worker                guard                     node daemon
-      stdin: one line of JSON  ------>   |  starts it, owner pipe ----> |
-      stdout: lines of JSON    <------   |                              |
-      (stdin's end, if held)             |  looks every second:         |
-                                         |    executor process gone?    |
-                                         |    node gone?                |
+    Spark Python worker                guard                  node daemon
+      stdin: one line of JSON  ------>   |  starts it, owner pipe --> |
+      stdout: lines of JSON    <------   |  <---- SIGCHLD at its end  |
+      (stdin's end, if held)             |
+                                         |  every second: is the
+                                         |  executor's process there?
 
 The guard is in a session of its own, so that Spark's killing of a Python worker's
 process group does not reach the node, and the node ends in good order.  If the guard
@@ -26,6 +26,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ from sparkray.exceptions import SparkrayError
 from sparkray.launch import discovery, process
 from sparkray.launch.process import NodeOptions, NodeProcess
 
-#: How often the executor and the node are looked at.
+#: How often the executor is looked at.
 LOOK_S = 1.0
 APP_FILE = "app"
 _FOLDER = "x"
@@ -59,15 +60,13 @@ class Order:
     resources: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    temp_dir: str | None = None
     worker_port_min: int | None = None
     worker_port_max: int | None = None
 
 
-def executor_folder(executor_pid: int, temp_dir: str | None = None) -> Path:
+def executor_folder(executor_pid: int) -> Path:
     """Return the parent of the session directories of an executor's nodes."""
-    parent = Path(temp_dir) if temp_dir else discovery.default_temp_dir()
-    return parent / f"{_FOLDER}{executor_pid}"
+    return discovery.default_temp_dir() / f"{_FOLDER}{executor_pid}"
 
 
 def executor_folders() -> list[Path]:
@@ -77,7 +76,7 @@ def executor_folders() -> list[Path]:
 
 def main() -> int:
     order = Order(**json.loads(sys.stdin.readline()))
-    folder = executor_folder(order.executor_pid, order.temp_dir)
+    folder = executor_folder(order.executor_pid)
     process.make_private(folder.parent)
     _sweep(folder.parent)
     process.make_private(folder)
@@ -133,19 +132,27 @@ def _watch(order: Order, node: NodeProcess) -> int:
         return 0
     if not order.hold:  # the Spark task ends now: let go of its pipes
         _close_pipes()
+    wake = _wake_at_child_end()
     while executor.is_running() and executor.status() != psutil.STATUS_ZOMBIE:
         code = node.poll()
         if code is not None:
             return code
-        if _task_ended(order.hold):
-            break
+        task = [0] if order.hold else []
+        ready = select.select([wake, *task], [], [], LOOK_S)[0]
+        if 0 in ready:
+            break  # the Spark task that holds our stdin is gone
+        if wake in ready:
+            os.read(wake, 64)
     return 0
 
 
-def _task_ended(hold: bool) -> bool:
-    """Wait a moment; tell whether the Spark task that holds our stdin is gone."""
-    waited_for = [0] if hold else []
-    return bool(select.select(waited_for, [], [], LOOK_S)[0])
+def _wake_at_child_end() -> int:
+    """Return what becomes readable when a child has ended."""
+    wake, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return wake
 
 
 def _close_pipes() -> None:

@@ -12,16 +12,17 @@ executor that Spark brings up later.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sparkray
 from sparkray.config import Settings
 from sparkray.exceptions import SparkrayError
-from sparkray.launch import discovery as host
 from sparkray.launch.discovery import Node
 from sparkray.launch.process import NodeOptions, NodeProcess, start_node
 from sparkray.spark import sizing
@@ -57,7 +58,6 @@ def start_on_spark(
     head_port: int | None = None,
     worker_port_min: int | None = None,
     worker_port_max: int | None = None,
-    temp_dir: str | None = None,
     token: str | None = None,
     start_timeout_s: float | None = None,
 ) -> SparkCluster:
@@ -73,7 +73,6 @@ def start_on_spark(
         hold_slots: whether each node holds one Spark slot of its executor for as long
             as it lives.  Default: where it has more than one.
         head_port, worker_port_min, worker_port_max: ports; default: any that is free.
-        temp_dir: parent of session directories, on the driver and the executors.
         token: the cluster's secret, where the environment does not give it.
         start_timeout_s: how long starting may take; default: that setting.
 
@@ -81,10 +80,18 @@ def start_on_spark(
         SparkrayError: the head did not start.
         TypeError, ValueError: a wrong argument.
     """
+    if isinstance(spark, OnSpark):
+        given = {
+            "num_cpus": num_cpus,
+            "resources": resources,
+            "object_store_memory": object_store_memory,
+            "token": token,
+        }
+        return start_on_spark(spark.spark, **{**given, **spark.options})
     count = sizing.count_nodes(num_nodes, min_nodes, max_nodes)
     facts = SparkFacts(spark)
     timeout_s = start_timeout_s or Settings.from_environment().start_timeout_s
-    began_s = time.monotonic()
+    deadline_s = time.monotonic() + timeout_s
     head = start_node(
         NodeOptions(
             head=True,
@@ -93,30 +100,51 @@ def start_on_spark(
             num_cpus=driver_cpus,
             worker_port_min=worker_port_min,
             worker_port_max=worker_port_max,
-            temp_dir=_head_folder(temp_dir),
             environment={} if token is None else {"SPARKRAY_TOKEN": token},
         ),
         timeout_s=timeout_s,
     )
-    _log.debug("head ready after %.2f s", time.monotonic() - began_s)
-    task = NodeTask(
-        address=head.node.head,
-        token=head.node.token().decode(),
-        app_id=facts.app_id,
-        timeout_s=timeout_s,
-        cores=facts.cores,
-        task_cpus=facts.task_cpus,
-        hold_slots=hold_slots,
-        num_cpus=num_cpus,
-        object_store_memory=object_store_memory,
-        resources=dict(resources or {}),
-        temp_dir=temp_dir,
-        spill_dirs=facts.conf("spark.local.dir"),
-        worker_port_min=worker_port_min,
-        worker_port_max=worker_port_max,
-    )
-    launcher = Launcher(facts, task, head.node.cluster_id)
-    return SparkCluster(facts, head, launcher, count, hold_slots, began_s + timeout_s)
+    try:
+        task = NodeTask(
+            address=head.node.head,
+            token=head.node.token().hex(),
+            app_id=facts.app_id,
+            timeout_s=timeout_s,
+            cores=facts.cores,
+            task_cpus=facts.task_cpus,
+            hold_slots=hold_slots,
+            num_cpus=num_cpus,
+            object_store_memory=object_store_memory,
+            resources=dict(resources or {}),
+            spill_dirs=facts.conf("spark.local.dir"),
+            worker_port_min=worker_port_min,
+            worker_port_max=worker_port_max,
+        )
+        launcher = Launcher(facts, task, head.node.cluster_id)
+        return SparkCluster(facts, head, launcher, count, hold_slots, deadline_s)
+    except BaseException:
+        head.stop()
+        raise
+
+
+def launch_options() -> frozenset[str]:
+    """Return the options that only a cluster on Spark has."""
+    names = inspect.signature(start_on_spark).parameters.keys()
+    general = {"spark", "num_cpus", "resources", "object_store_memory", "token"}
+    return frozenset(names - general)
+
+
+@dataclass(frozen=True)
+class OnSpark:
+    """A Spark session with options for `start_on_spark`; `init` takes it as one."""
+
+    spark: Any
+    options: Mapping[str, Any]
+
+    @property
+    def sparkContext(self) -> Any:
+        """By this name `init` knows a session."""
+        return getattr(self.spark, "sparkContext", None)
 
 
 class SparkCluster:
@@ -255,12 +283,3 @@ class SparkCluster:
                 self._fill(self._facts.executors() or 0)
             except (SparkrayError, OSError) as error:
                 _log.debug("cannot look after the nodes now: %s", error)
-
-
-def _head_folder(temp_dir: str | None) -> Any:
-    """Return a folder of this driver's own, so that no other driver joins unasked."""
-    import os
-    from pathlib import Path
-
-    parent = Path(temp_dir) if temp_dir else host.default_temp_dir()
-    return parent / f"d{os.getpid()}"

@@ -1,0 +1,132 @@
+import pytest
+
+from sparkray.spark import sizing
+from sparkray.spark.sizing import ExecutorCommand, Master
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("local", Master(1, 1)),
+        ("local[3]", Master(1, 3)),
+        ("local[*]", Master(1, 8)),
+        ("local[2,4]", Master(1, 2)),
+        ("local-cluster[2,1,1024]", Master(2, 1)),
+        ("local-cluster[ 3 , 4 , 2048 ]", Master(3, 4)),
+        ("spark://driver:7077", Master(None, None)),
+        ("yarn", Master(None, None)),
+        ("k8s://https://host:443", Master(None, None)),
+        ("", Master(None, None)),
+    ],
+)
+def test_a_masters_address_tells_what_it_can(address: str, expected: Master) -> None:
+    assert sizing.read_master(address, host_cpus=8) == expected
+
+
+def test_an_executor_is_known_by_its_command_line() -> None:
+    text = (
+        "java -cp jars -Xmx1g org.apache.spark.executor.CoarseGrainedExecutorBackend"
+        " --driver-url spark://driver:1 --executor-id 7 --hostname 10.0.0.3 --cores 4"
+        " --app-id app-1 --resourceProfileId 0"
+    )
+    assert sizing.read_executor_command(text.split()) == ExecutorCommand(
+        executor_id="7", host="10.0.0.3", cores=4, app_id="app-1"
+    )
+
+
+def test_a_java_process_that_is_no_executor_is_the_driver() -> None:
+    command = ["java", "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
+    assert sizing.read_executor_command(command) == ExecutorCommand()
+    assert sizing.read_executor_command([]).executor_id == "driver"
+
+
+def test_by_default_every_executor_carries_a_node_later_ones_too() -> None:
+    count = sizing.count_nodes(None, None, None)
+    assert [count.wanted(executors) for executors in (0, 1, 5)] == [1, 1, 5]
+
+
+def test_a_number_of_nodes_is_neither_exceeded_nor_undercut() -> None:
+    count = sizing.count_nodes(3, None, None)
+    assert [count.wanted(executors) for executors in (0, 3, 5)] == [3, 3, 3]
+
+
+def test_a_range_of_nodes_follows_the_executors_within_it() -> None:
+    count = sizing.count_nodes(None, 2, 4)
+    assert [count.wanted(executors) for executors in (1, 3, 9)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ((0, None, None), ValueError, "num_nodes must be 1 or more, not 0"),
+        ((None, -1, None), ValueError, "min_nodes must be 1 or more"),
+        ((None, None, 1.5), TypeError, "max_nodes must be an integer"),
+        ((True, None, None), TypeError, "num_nodes must be an integer"),
+        ((2, 1, None), ValueError, "not both"),
+        ((None, 3, 2), ValueError, "min_nodes=3 is more than max_nodes=2"),
+    ],
+)
+def test_counts_that_make_no_sense_are_refused(
+    given: tuple[int | None, int | None, int | None],
+    error: type[Exception],
+    words: str,
+) -> None:
+    with pytest.raises(error, match=words):
+        sizing.count_nodes(*given)
+
+
+def test_too_few_executors_are_told_with_both_numbers_and_the_setting() -> None:
+    fixed = sizing.too_few(5, 2, 2, dynamic=False)
+    assert "5 nodes" in fixed and "2 executors" in fixed
+    assert "spark.executor.instances" in fixed
+    assert "maxExecutors" in sizing.too_few(5, 2, 2, dynamic=True)
+
+
+def test_executors_without_a_free_slot_are_told_apart() -> None:
+    text = sizing.too_few(2, 2, 1, dynamic=False)
+    assert "only 1 came up" in text and "occupy all slots" in text
+
+
+@pytest.mark.parametrize(
+    ("cores", "task_cpus", "slots"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (1, 2, 1)]
+)
+def test_an_executor_has_a_slot_for_each_task_that_fits(
+    cores: int, task_cpus: int, slots: int
+) -> None:
+    assert sizing.slots_of(cores, task_cpus) == slots
+
+
+def test_by_default_a_node_holds_a_slot_where_another_is_left() -> None:
+    assert sizing.holds_slot(None, 2)
+    assert not sizing.holds_slot(None, 1)
+    assert sizing.holds_slot(True, 1)
+    assert not sizing.holds_slot(False, 8)
+
+
+def test_taking_the_only_slot_is_warned_of() -> None:
+    assert "will wait" in sizing.holding_warning(True, 1, dynamic=False)
+    assert sizing.holding_warning(True, 2, dynamic=False) == ""
+    assert sizing.holding_warning(None, 1, dynamic=False) == ""
+
+
+def test_executors_that_may_be_taken_away_are_warned_of() -> None:
+    assert "hold_slots=True" in sizing.holding_warning(None, 1, dynamic=True)
+    assert sizing.holding_warning(None, 4, dynamic=True) == ""
+
+
+def test_memory_is_shared_as_the_processors_are() -> None:
+    share = sizing.share_of_host(2, 8, 64 * GIB, 60 * GIB)
+    assert share.memory_bytes + share.object_store_bytes == 16 * GIB
+    assert share.object_store_bytes == int(16 * GIB * sizing.OBJECT_STORE_FRACTION)
+
+
+def test_a_small_dev_shm_limits_the_object_store() -> None:
+    share = sizing.share_of_host(1, 2, 64 * GIB, 2 * GIB)
+    assert share.object_store_bytes == int(GIB * sizing.SHM_FRACTION)
+
+
+def test_an_executor_never_gets_more_than_its_host() -> None:
+    share = sizing.share_of_host(16, 4, 8 * GIB, 0)
+    assert share.memory_bytes + share.object_store_bytes == 8 * GIB
