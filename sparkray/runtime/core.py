@@ -122,6 +122,7 @@ class Runtime:
         self.fetcher.submitter = self.submitter
         self.ownership.settle = self.submitter.settle
         self.worker_id = options.worker_id or bytes(ids.new_worker_id())
+        shared.prefix = self.worker_id
         shared.peers = Peers(loop, options.token, options.tls, self._peer_lost)
         self._abandoned: list[Stream] = []
         self._path = os.path.join(

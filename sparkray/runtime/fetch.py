@@ -104,8 +104,9 @@ class Fetcher:
             GetTimeoutError: not all were there in time.
             TaskError, ObjectLostError, ...: the first failure.
         """
+        self.submitter.flush()
         with self._shared.lock:
-            entries = [self._ownership.entry_of(ref) for ref in refs]
+            entries = self._ownership.entries_of(refs)
             pending = [entry for entry in entries if entry.state == PENDING]
             if pending:
                 waiter = self._watch(pending, len(pending), stop_on_failure=True)
@@ -117,6 +118,14 @@ class Fetcher:
 
     def values_of(self, entries: Sequence[Entry]) -> list[Any]:
         """Return the values of settled entries; a failed one raises."""
+        values: list[Any] = []
+        for entry in entries:
+            if entry.state != INLINE or entry.value[0] == DYNAMIC_KIND:
+                return self._values_carefully(entries)
+            values.append(deserialize(entry.value))
+        return values
+
+    def _values_carefully(self, entries: Sequence[Entry]) -> list[Any]:
         for entry in entries:
             if entry.state == FAILED:
                 raise self._error_of(entry)
@@ -302,6 +311,7 @@ class Fetcher:
     ) -> tuple[list[Any], list[Any]]:
         """Return (ready, others), each in the order given."""
         shared = self._shared
+        self.submitter.flush()
         with shared.lock:
             ready = [self._is_ready(item) for item in waitables]
             missing = num_returns - sum(ready)
@@ -442,6 +452,7 @@ class Fetcher:
         Raises:
             GetTimeoutError: no item in time.
         """
+        self.submitter.flush()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._shared.lock:

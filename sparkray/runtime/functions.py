@@ -49,6 +49,7 @@ class TaskTemplate:
         "runtime",
         "runtime_env",
         "state",
+        "states",
         "strategy",
     )
 
@@ -77,7 +78,8 @@ class TaskTemplate:
         self.max_calls = max_calls
         self.backpressure = backpressure
         self.runtime: Any = None  #: the runtime that `state` belongs to
-        self.state: Any = None
+        self.state: Any = None  #: the one used last
+        self.states: dict[int, Any] = {}  #: by nesting depth
 
 
 def pickle_function(function: Callable[..., Any], name: str) -> tuple[bytes, bytes, list[ObjectRef]]:

@@ -281,5 +281,4 @@ class Leasing:
 
 
 def _name(task: Task) -> str:
-    assert task.entry is not None
     return f"{task.template.name} ({task.entry.id[:-4].hex()})"

@@ -73,6 +73,13 @@ class Ownership:
             raise ObjectLostError(ref.hex(), reason)
         return entry
 
+    def entries_of(self, refs: Sequence[ObjectRef]) -> list[Entry]:
+        known = self._table.entries
+        try:
+            return [known[ref._id] for ref in refs]
+        except KeyError:
+            return [self.entry_of(ref) for ref in refs]  # says which
+
     def adopt(self, object_id: bytes, owner: Address) -> None:
         """Count a ref that was just unpickled here."""
         entry = self._table.entries.get(object_id)

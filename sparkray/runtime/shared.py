@@ -47,6 +47,7 @@ class Shared:
         self.peers: Peers
         self.attached: Attached
         self.address: Address
+        self.prefix = b""  #: our worker id, with which the ids of our objects begin
         self.config: JobConfig
         self.runtime_env = ""  #: that of this process, which its tasks inherit
         self.closed = ""  #: why the runtime cannot be used any more
@@ -59,7 +60,7 @@ class Shared:
 
     def new_object_id(self) -> tuple[int, bytes]:
         number = next(self.numbers)
-        return number, self.address.worker_id + number.to_bytes(8, "big") + b"\0\0\0\0"
+        return number, self.prefix + number.to_bytes(8, "big") + b"\0\0\0\0"
 
     # Called from `__del__` and finalizers, in any thread, with any lock held: only notes.
 

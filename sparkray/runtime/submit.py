@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import collections
 import logging
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sparkray.exceptions import SparkrayError, TaskCancelledError, TaskError
 from sparkray.protocol.codec import encode
@@ -59,6 +60,17 @@ from sparkray.transport.channel import Channel
 
 log = logging.getLogger(__name__)
 
+#: Short tasks that are submitted in quick succession travel together: a system call and
+#: a thread switch for each would cost more than the tasks.  `get` and `wait` push what is
+#: held back; a timer does it for callers that turn to something else.
+BURST_INTERVAL_S: Final = 0.0002
+BURST_BEGINS: Final = 3
+BURST_TASK_S: Final = 0.001
+BURST_TASKS: Final = 32
+BURST_DELAY_S: Final = 0.001
+
+_clock = time.monotonic
+
 class _Dependency:
     """Tells the submitter that an argument of a task exists now (or never will)."""
 
@@ -87,67 +99,98 @@ class Submitter:
         #: Tasks whose arguments all exist now; queued by `settle`.
         self._ready: collections.deque[Task] = collections.deque()
         self.tasks: dict[int, Task] = {}
+        self._last_submit_s = 0.0
+        self._burst = 0  #: submissions in quick succession so far
+        self._flush_due = False
         self.leasing = Leasing(self, shared)
 
     # --- submitting: caller's thread, lock not held at the beginning ---
 
     def submit(self, template: TaskTemplate, args: Any, kwargs: Any) -> Any:
         """Start a task; return what its ``num_returns`` promises."""
-        state = self._state_of(template)
+        state: TemplateState | None = template.state
+        current = running.task
+        depth = 0 if current is None else current.depth + 1
+        if state is None or template.runtime is not self or state.depth != depth:
+            state = self._state_of(template, depth)
         shared = self._shared
         packed = self._pack(args, kwargs, state.name) if args or kwargs else None
-        number, object_id = shared.new_object_id()
-        task = Task(number, state, b"")
-        if running.task is not None:
-            task.parent = running.task.task_id
+        number = next(shared.numbers)
+        object_id = shared.prefix + number.to_bytes(8, "big") + b"\0\0\0\0"
+        parent = b"" if current is None else current.task_id
+        entry = Entry(object_id, local=1)
+        task = Task(number, state, b"", entry, state.max_retries, parent)
+        entry.task = task
+        ref: Any = ObjectRef(object_id)
         with shared.lock:
             if shared.closed:
                 raise SparkrayError(shared.closed)
-            entry = task.entry = self._table.entries[object_id] = Entry(object_id)
-            entry.task = task
-            entry.local = 1
+            self._table.entries[object_id] = entry
             self.tasks[number] = task
             if state.num_returns != 1:
-                refs = self._several(task, object_id, state)
-            else:
-                refs = ObjectRef(object_id)
+                ref = self._several(task, ref, state)
             if packed is not None:
                 self._hold(task, packed)
-            if task.waiting:
-                return refs
-            key = state.key
-            queue = key.queue
-            queue.append(task)
-            waiting = len(queue)
-            if not key.saturated or not waiting % 32:
-                self.dispatch(key)
-        return refs
+                if task.waiting:
+                    return ref
+            self._enqueue(task, state)
+        return ref
 
-    def _several(self, task: Task, object_id: bytes, state: TemplateState) -> Any:
+    def _enqueue(self, task: Task, state: TemplateState) -> None:
+        """Queue a new task; push at once, or soon if it is one of a burst of short ones."""
+        key = state.key
+        queue = key.queue
+        queue.append(task)
+        now = _clock()
+        if now - self._last_submit_s < BURST_INTERVAL_S:
+            self._burst += 1
+        else:
+            self._burst = 0
+        self._last_submit_s = now
+        run_s = state.run_s
+        if self._burst < BURST_BEGINS or run_s is None or run_s > BURST_TASK_S:
+            if not key.saturated or not len(queue) % 32:
+                self.dispatch(key)
+        elif not len(queue) % BURST_TASKS:
+            self.dispatch(key)
+        elif not self._flush_due:
+            self._flush_due = True
+            self._shared.loop.post(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._shared.loop.call_later(BURST_DELAY_S, self.flush)
+
+    def flush(self) -> None:
+        """Push what a burst holds back.  Any thread, lock not held."""
+        self._burst = 0
+        if self._flush_due:
+            with self._shared.lock:
+                self._flush_due = False
+                for key in self._keys.values():
+                    self.dispatch(key)
+
+    def _several(self, task: Task, ref: ObjectRef, state: TemplateState) -> Any:
         """Prepare any other number of returns than one."""
         count = state.num_returns
+        object_id = ref.binary()
         if count == STREAMING:
-            ref = ObjectRef(object_id)
             backpressure = state.define.backpressure
             task.stream = Stream(task.number, ref, backpressure)
             return ObjectRefGenerator(task.stream)
         if count == DYNAMIC:
-            return ObjectRef(object_id)
+            return ref
         if count == 0:
-            assert task.entry is not None
-            task.entry.local = 0
-            task.entry.pins = 1
+            task.entry.pins = 1  # the ref goes when the caller returns
             task.pinned = [task.entry]
             return None
-        assert task.entry is not None
         entries = [task.entry]
         for index in range(1, count):
-            entry = Entry(object_id[:-4] + index.to_bytes(4, "big"))
-            entry.local, entry.task = 1, task
+            entry_id = object_id[:-4] + index.to_bytes(4, "big")
+            entry = Entry(entry_id, local=1, task=task)
             self._table.entries[entry.id] = entry
             entries.append(entry)
         task.entries = entries
-        return [ObjectRef(entry.id) for entry in entries]
+        return [ref, *(ObjectRef(entry.id) for entry in entries[1:])]
 
     def _pack(self, args: Any, kwargs: Any, name: str) -> _Packed:
         """Serialize arguments; top-level refs are taken out.  The lock is not held."""
@@ -216,16 +259,18 @@ class Submitter:
 
     # --- templates and keys ---
 
-    def _state_of(self, template: TaskTemplate) -> TemplateState:
-        depth = running.task.depth + 1 if running.task is not None else 0
-        state: TemplateState | None = template.state
-        if state is None or template.runtime is not self or state.key.spec.depth != depth:
-            state = self._make_state(template, depth)
-            template.runtime, template.state = self, state
+    def _state_of(self, template: TaskTemplate, depth: int) -> TemplateState:
+        """Return our state of a template; its depth may differ from call to call."""
+        if template.runtime is not self:
+            template.runtime, template.states = self, {}
+        state = template.states.get(depth)
+        if state is None:
+            state = template.states[depth] = self._make_state(template, depth)
+        template.state = state
         return state
 
     def _make_state(self, template: TaskTemplate, depth: int) -> TemplateState:
-        known = template.state if template.runtime is self else None
+        known: TemplateState | None = next(iter(template.states.values()), None)
         if known is not None:
             function_hash, data = known.define.function_hash, known.define.function
             refs: list[ObjectRef] = []
@@ -235,7 +280,7 @@ class Submitter:
         with self._shared.lock:
             self._templates += 1
             key = self._key(template, runtime_env, depth)
-            state = TemplateState(self._templates, template.name, key)
+            state = TemplateState(self._templates, template.name, key, depth)
             state.pinned = known.pinned if known else [self._pin(ref) for ref in refs]
         state.num_returns = template.num_returns
         state.max_retries = template.max_retries
@@ -342,7 +387,6 @@ class Submitter:
                     worker.in_flight.pop(message.number, None)
                 task.template.note_run(message.run_s)
                 entry = task.entry
-                assert entry is not None
                 entry.task = None
                 entry.size = len(message.value)
                 entry.settle(INLINE, message.value)
@@ -402,9 +446,7 @@ class Submitter:
         else:
             entries = task.entries or [task.entry]
             for value in message.values:
-                entry = entries[value.index]
-                assert entry is not None
-                self._settle_value(entry, value)
+                self._settle_value(entries[value.index], value)
         if task.stream is not None:
             self._end_stream(task.stream)
         if task.pinned is not None:
@@ -427,7 +469,6 @@ class Submitter:
     def _settle_dynamic(self, task: Task, values: list[ReturnValue]) -> None:
         """Make an object of each item; the first return is the list of their ids."""
         first = task.entry
-        assert first is not None
         items = []
         for value in values:
             entry = Entry(first.id[:-4] + (value.index + 1).to_bytes(4, "big"))
@@ -487,7 +528,6 @@ class Submitter:
         if task.stream is not None:
             self._fail_stream(task.stream, error)
         for entry in task.entries or [task.entry]:
-            assert entry is not None
             entry.task = None
             entry.settle(FAILED, error)
         if task.pinned is not None:
@@ -583,6 +623,5 @@ def _without_function(define: DefineTask) -> DefineTask:
 
 def describe(task: Task) -> str:
     """Return a task's name and id, for messages."""
-    assert task.entry is not None
     return f"{task.template.name} ({task.entry.id[:-4].hex()})"
 

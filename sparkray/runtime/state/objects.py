@@ -19,7 +19,9 @@ and the answer to the task names what we go on to hold.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Union
+
+import msgspec
 
 from sparkray.protocol.messages import Address, ObjectSource
 
@@ -37,43 +39,25 @@ class Waiter(Protocol):
     def notify(self, entry: Entry) -> None: ...
 
 
-class Entry:
-    """One object.  Plain fields: this is the hot path."""
+class Entry(msgspec.Struct, eq=False, gc=False):
+    """One object.  A struct made in C, unknown to the garbage collector: there may be
+    millions.  The one cycle, with its task, is broken when the task ends."""
 
-    __slots__ = (
-        "asked",
-        "borrowers",
-        "contains",
-        "id",
-        "local",
-        "mapping",
-        "owner",
-        "pins",
-        "registered",
-        "size",
-        "sources",
-        "state",
-        "task",
-        "value",
-        "waiters",
-    )
-
-    def __init__(self, object_id: bytes, owner: Address | None = None) -> None:
-        self.id = object_id
-        self.state = PENDING
-        self.value: bytes = b""
-        self.size = 0
-        self.sources: list[ObjectSource] | None = None
-        self.local = 0
-        self.pins = 0
-        self.owner = owner  #: None: this process
-        self.registered = 0  #: borrowed: counts that the owner has for us
-        self.asked = False  #: borrowed: the owner was asked for the value
-        self.borrowers: dict[bytes, int] | None = None
-        self.contains: list[Entry] | None = None  #: objects whose refs are in the value
-        self.waiters: list[Waiter] | None = None
-        self.task: Any = None  #: the task that makes it, while that is under way
-        self.mapping: Any = None  #: weak ref to the mapped segment, while one is mapped
+    id: bytes
+    owner: Union[Address, None] = None  #: None: this process
+    state: int = PENDING
+    value: bytes = b""
+    size: int = 0
+    sources: Union[list[ObjectSource], None] = None
+    local: int = 0
+    pins: int = 0
+    registered: int = 0  #: borrowed: counts that the owner has for us
+    asked: bool = False  #: borrowed: the owner was asked for the value
+    borrowers: Union[dict[bytes, int], None] = None
+    contains: Union[list[Any], None] = None  #: entries whose refs are in the value
+    waiters: Union[list[Any], None] = None
+    task: Any = None  #: the task that makes it, while that is under way
+    mapping: Any = None  #: weak ref to the mapped segment, while one is mapped
 
     def settle(self, state: int, value: bytes) -> None:
         """Give the entry its final state and tell who waits."""

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Union
+
+import msgspec
 
 from sparkray.protocol.messages import Lease, LeaseSpec
 from sparkray.runtime.state.objects import Entry
@@ -25,45 +27,25 @@ LONG_S: Final = 0.005
 MAX_REQUESTED: Final = 64
 
 
-class Task:
-    """One submitted task, from `.remote()` until its answer."""
+class Task(msgspec.Struct, eq=False, gc=False):
+    """One submitted task, from `.remote()` until its answer.  See `Entry` for its form."""
 
-    __slots__ = (
-        "args",
-        "attempt",
-        "cancelled",
-        "entries",
-        "entry",
-        "number",
-        "parent",
-        "pinned",
-        "refs",
-        "retries_left",
-        "solo",
-        "stored_args",
-        "stream",
-        "template",
-        "waiting",
-        "worker",
-    )
-
-    def __init__(self, number: int, template: TemplateState, args: bytes) -> None:
-        self.number = number
-        self.template = template
-        self.args = args
-        self.attempt = 1
-        self.retries_left = template.max_retries
-        self.entry: Entry | None = None  #: of the first return value
-        self.entries: list[Entry] | None = None  #: of all, if there are several
-        self.refs: list[tuple[int | str, Entry]] | None = None  #: top-level ref arguments
-        self.pinned: list[Entry] | None = None  #: kept until the answer
-        self.stored_args: Entry | None = None  #: arguments too large for a message
-        self.waiting = 0  #: arguments that do not exist yet
-        self.worker: LeasedWorker | None = None  #: pushed to it
-        self.parent = b""  #: id of the task that submitted this one, b"" for none
-        self.cancelled = False
-        self.solo = False  #: pushed alone: its worker died last time with tasks in flight
-        self.stream: Stream | None = None
+    number: int
+    template: Any  #: its `TemplateState`
+    args: bytes
+    entry: Entry  #: of the first return value
+    retries_left: int
+    parent: bytes = b""  #: id of the task that submitted this one, b"" for none
+    attempt: int = 1
+    entries: Union[list[Any], None] = None  #: of all return values, if several
+    refs: Union[list[tuple[Any, Any]], None] = None  #: top-level ref arguments
+    pinned: Union[list[Any], None] = None  #: entries kept until the answer
+    stored_args: Union[Entry, None] = None  #: arguments too large for a message
+    waiting: int = 0  #: arguments that do not exist yet
+    worker: Any = None  #: the `LeasedWorker` it was pushed to
+    cancelled: bool = False
+    solo: bool = False  #: pushed alone: its worker died last time with tasks in flight
+    stream: Union[Stream, None] = None
 
 
 class TemplateState:
@@ -72,6 +54,7 @@ class TemplateState:
     __slots__ = (
         "batch",
         "define",
+        "depth",
         "key",
         "max_retries",
         "name",
@@ -82,8 +65,9 @@ class TemplateState:
         "template_id",
     )
 
-    def __init__(self, template_id: int, name: str, key: KeyQueue) -> None:
+    def __init__(self, template_id: int, name: str, key: KeyQueue, depth: int) -> None:
         self.template_id = template_id
+        self.depth = depth  #: of its tasks; the driver's have 0
         self.name = name
         self.key = key
         self.run_s: float | None = None  #: moving average; None until the first answer
