@@ -18,18 +18,14 @@ live and warm together, never exceed the limit; there is no exception.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
 from sparkray.exceptions import ObjectStoreFullError
 from sparkray.store.state.actions import (
     Action,
     DeleteFile,
-    Grant,
     Pinned,
     Refused,
-    Restore,
     Spill,
 )
 from sparkray.store.state.objects import (
@@ -40,23 +36,8 @@ from sparkray.store.state.objects import (
     StoredObject,
     describe,
 )
+from sparkray.store.state.rooms import RESTORER, Room, RoomTable
 from sparkray.store.state.segments import Segment, SegmentTable, capacity_for
-
-_RESTORER = "(restoring)"
-
-
-@dataclass(slots=True)
-class _Room:
-    """A wish for room: of a create (``client`` writes) or a restore."""
-
-    ticket: int
-    object_id: bytes
-    size_bytes: int
-    client: Hashable
-    primary: bool = True
-    restores: StoredObject | None = None
-    segment: Segment | None = None  #: once granted
-    freed: bool = False  #: nobody wants the object any more
 
 
 class Accounting:
@@ -73,10 +54,7 @@ class Accounting:
         self._high_water_bytes = int(limit_bytes * high_water)
         self._objects: dict[bytes, StoredObject] = {}
         self._idle = IdleObjects()
-        self._rooms: dict[int, _Room] = {}  #: all wishes, granted or not, by ticket
-        self._creating: dict[bytes, dict[Hashable, _Room]] = {}
-        self._readers: deque[_Room] = deque()
-        self._writers: deque[_Room] = deque()
+        self._rooms = RoomTable()
         self._pins = PinTable()
         self._awaiting: dict[bytes, dict[int, Hashable]] = {}  #: pins: ticket -> client
         self._expected: set[bytes] = set()
@@ -104,13 +82,13 @@ class Accounting:
     @property
     def waiting(self) -> int:
         """How many creates and restores wait for room."""
-        return len(self._readers) + len(self._writers)
+        return self._rooms.waiting
 
     def state_of(self, object_id: bytes) -> ObjectState | None:
         stored = self._objects.get(object_id)
         if stored is not None:
             return stored.state
-        return ObjectState.CREATING if object_id in self._creating else None
+        return ObjectState.CREATING if self._rooms.creates_of(object_id) else None
 
     def size_of(self, object_id: bytes) -> int | None:
         """Return the size of a sealed object, None if there is none."""
@@ -120,21 +98,26 @@ class Accounting:
     def objects_of(self, owner: bytes) -> list[bytes]:
         """Return the objects of one owner, those that are still written too."""
         mine = [key for key, stored in self._objects.items() if stored.owner == owner]
-        return mine + [key for key in self._creating if key.startswith(owner)]
+        return mine + [
+            key for key in self._rooms.created_ids() if key.startswith(owner)
+        ]
 
     def waits_for_room(self, object_id: bytes) -> bool:
         """Whether a restore or a copy of this object waits for room in memory."""
-        return any(room.object_id == object_id for room in self._readers)
+        return self._rooms.waiting_reader(object_id) is not None
 
     def writer_of(self, object_id: bytes) -> Hashable:
         """Return who writes an object, None if nobody does."""
-        rooms = self._creating.get(object_id, {}).values()
+        rooms = self._rooms.creates_of(object_id)
         return next((room.client for room in rooms if room.segment is not None), None)
 
     def describe(self) -> str:
         """Return what takes the room, for messages."""
-        writing = [r.size_bytes for r in self._rooms.values() if r.segment is not None]
-        parts = describe(self._objects.values(), writing)
+        objects, writing = self._objects.values(), self._rooms.being_written()
+        segments = [stored.segment for stored in objects if stored.segment is not None]
+        segments += [room.segment for room in writing if room.segment is not None]
+        freed = self.used_bytes - sum(s.capacity_bytes for s in segments)
+        parts = describe(objects, [room.size_bytes for room in writing], freed)
         waiting = f"; {self.waiting} requests wait" if self.waiting else ""
         return f"{self.used_bytes} bytes used ({parts}){waiting}"
 
@@ -160,24 +143,23 @@ class Accounting:
             raise ObjectStoreFullError(
                 size_bytes, self.limit_bytes, "the object is larger than the store"
             )
-        known = self._creating.get(object_id, {}).get(client)
+        known = self._rooms.create_by(client, object_id)
         if known is not None and known.size_bytes == size_bytes:
             known.freed = False
-            return known.ticket, _granted(known, fresh=False) if known.segment else []
+            again = [known.granted(fresh=False)] if known.segment else []
+            return known.ticket, again
         actions = [] if known is None else self._abort(known)
-        room = _Room(self._next_ticket(), object_id, size_bytes, client, primary)
-        self._rooms[room.ticket] = room
-        self._creating.setdefault(object_id, {})[client] = room
-        (self._writers if primary else self._readers).append(room)
+        room = Room(self._next_ticket(), object_id, size_bytes, client, primary)
+        self._rooms.ask(room)
         return room.ticket, actions + self._serve()
 
     def seal(self, client: Hashable, object_id: bytes, owner: bytes) -> list[Action]:
         """The object is written.  Ignored if unknown: it was sealed or aborted."""
-        room = self._creating.get(object_id, {}).get(client)
+        room = self._rooms.create_by(client, object_id)
         if room is None or room.segment is None:
             return []
         segment = room.segment
-        self._forget_room(room)
+        self._rooms.withdraw(room)
         segment.holders.discard(client)
         if room.freed or object_id in self._objects:
             actions = self._segments.settle(segment)
@@ -203,7 +185,7 @@ class Accounting:
         Args:
             gone: the writer did not say so itself, so it may still be writing.
         """
-        room = self._creating.get(object_id, {}).get(client)
+        room = self._rooms.create_by(client, object_id)
         if room is None:
             return []
         return self._abort(room, gone=gone) + self._serve()
@@ -213,7 +195,7 @@ class Accounting:
         room = self._rooms.get(ticket)
         if room is None or room.segment is None:
             return []
-        self._forget_room(room)
+        self._rooms.withdraw(room)
         actions = self._segments.discard(room.segment)
         return actions + self._answer_pins(room.object_id) + self._serve()
 
@@ -269,7 +251,7 @@ class Accounting:
         """Nobody needs these any more.  Unknown ones are ignored."""
         actions: list[Action] = []
         for object_id in object_ids:
-            for room in list(self._creating.get(object_id, {}).values()):
+            for room in self._rooms.creates_of(object_id):
                 if room.segment is None:
                     actions += self._abort(room, reason="the object was freed")
                 room.freed = True
@@ -282,7 +264,7 @@ class Accounting:
     def forget_client(self, client: Hashable) -> list[Action]:
         """A process is gone: its pins, its creates and what it waits for."""
         actions: list[Action] = []
-        for room in [r for r in self._rooms.values() if r.client == client]:
+        for room in self._rooms.of_client(client):
             actions += self._abort(room, gone=True)
         segments = self._pins.forget(client)
         for segment in segments:
@@ -366,9 +348,11 @@ class Accounting:
         return stored, segment
 
     def _end_restore(self, ticket: int) -> tuple[StoredObject, Segment]:
-        room = self._rooms.pop(ticket)
-        assert room.restores is not None and room.segment is not None
-        room.segment.holders.discard(_RESTORER)
+        room = self._rooms.get(ticket)
+        assert room is not None and room.restores is not None
+        assert room.segment is not None
+        self._rooms.withdraw(room)
+        room.segment.holders.discard(RESTORER)
         return room.restores, room.segment
 
     def _is_current(self, stored: StoredObject) -> bool:
@@ -382,7 +366,7 @@ class Accounting:
             return []
         stored = self._objects.get(object_id)
         if stored is None:
-            if object_id in self._creating or object_id in self._expected:
+            if self._rooms.creates_of(object_id) or object_id in self._expected:
                 return []
             return self._refuse_pins(object_id, "it was freed or lost")
         if stored.state is ObjectState.SPILLED:
@@ -403,20 +387,16 @@ class Accounting:
 
     def _ask_restore(self, stored: StoredObject) -> None:
         stored.state = ObjectState.RESTORING
-        room = _Room(
-            self._next_ticket(), stored.object_id, stored.size_bytes, _RESTORER
-        )
+        room = Room(self._next_ticket(), stored.object_id, stored.size_bytes, RESTORER)
         room.restores = stored
-        self._rooms[room.ticket] = room
-        self._readers.append(room)
+        self._rooms.ask(room)
 
     def _stop_restore(self, object_id: bytes) -> None:
         """Nobody waits for the object any more: give up asking for its room."""
-        for room in list(self._readers):
-            if room.restores is not None and room.object_id == object_id:
-                self._readers.remove(room)
-                del self._rooms[room.ticket]
-                room.restores.state = ObjectState.SPILLED
+        room = self._rooms.waiting_reader(object_id)
+        if room is not None and room.restores is not None:
+            self._rooms.withdraw(room)
+            room.restores.state = ObjectState.SPILLED
 
     def _let_go(self, segments: Iterable[Segment]) -> list[Action]:
         """Segments have lost a holder."""
@@ -437,11 +417,13 @@ class Accounting:
     def _serve(self) -> list[Action]:
         """Give room to those who wait, in order, and keep below the high-water mark."""
         actions: list[Action] = []
-        for queue in (self._readers, self._writers):
-            while queue:
-                if not self._make_fit(capacity_for(queue[0].size_bytes), actions):
-                    return actions
-                actions += self._grant(queue.popleft())
+        while (room := self._rooms.first()) is not None:
+            capacity = capacity_for(room.size_bytes)
+            if not self._make_fit(capacity, actions):
+                return actions
+            segment, fresh, removals = self._segments.take(capacity, room.client)
+            self._rooms.grant(room, segment)
+            actions += [*removals, room.granted(fresh=fresh)]
         target = self._high_water_bytes
         while self._segments.live_bytes - self._spilling_bytes > target:
             if not self._shrink(actions, keep=1):
@@ -481,33 +463,18 @@ class Accounting:
             stored.object_id, stored.segment.number, stored.size_bytes, self._file
         )
 
-    def _grant(self, room: _Room) -> list[Action]:
-        capacity = capacity_for(room.size_bytes)
-        segment, fresh, actions = self._segments.take(capacity, room.client)
-        segment.holders.add(room.client)
-        room.segment = segment
-        return [*actions, *_granted(room, fresh=fresh)]
-
     def _abort(
-        self, room: _Room, *, gone: bool = False, reason: str = "it was withdrawn"
+        self, room: Room, *, gone: bool = False, reason: str = "it was withdrawn"
     ) -> list[Action]:
-        self._forget_room(room)
+        self._rooms.withdraw(room)
         actions: list[Action] = []
         if room.segment is None:
-            (self._writers if room.primary else self._readers).remove(room)
             actions.append(Refused(room.ticket, reason))
         else:
             room.segment.tainted |= gone
             room.segment.holders.discard(room.client)
             actions += self._segments.settle(room.segment)
         return actions + self._answer_pins(room.object_id)
-
-    def _forget_room(self, room: _Room) -> None:
-        del self._rooms[room.ticket]
-        makers = self._creating[room.object_id]
-        del makers[room.client]
-        if not makers:
-            del self._creating[room.object_id]
 
     # --- inside: objects ---
 
@@ -534,21 +501,3 @@ class Accounting:
             stored.segment.object_id = None
             actions += self._segments.settle(stored.segment)
         return actions
-
-
-def _granted(room: _Room, *, fresh: bool) -> list[Action]:
-    segment = room.segment
-    assert segment is not None
-    if room.restores is None:
-        return [Grant(room.ticket, segment.number, segment.capacity_bytes, fresh)]
-    stored = room.restores
-    return [
-        Restore(
-            room.ticket,
-            segment.number,
-            segment.capacity_bytes,
-            fresh,
-            stored.size_bytes,
-            stored.file,
-        )
-    ]

@@ -123,8 +123,15 @@ class IdleObjects:
         return next(iter(self._primary)) if len(self._primary) > keep else None
 
 
-def describe(objects: Iterable[StoredObject], writing: list[int]) -> str:
-    """Return how many bytes there are of what kind, for messages."""
+def describe(
+    objects: Iterable[StoredObject], writing: list[int], freed_bytes: int
+) -> str:
+    """Return how many bytes there are of what kind, for messages.
+
+    Args:
+        writing: sizes of what is being written.
+        freed_bytes: memory of objects that are no more, but that readers still map.
+    """
     kinds: dict[str, list[int]] = {"being written": writing} if writing else {}
     for stored in objects:
         kinds.setdefault(_kind_of(stored), []).append(stored.size_bytes)
@@ -132,6 +139,8 @@ def describe(objects: Iterable[StoredObject], writing: list[int]) -> str:
         f"{sum(sizes)} bytes in {len(sizes)} objects {kind}"
         for kind, sizes in sorted(kinds.items())
     ]
+    if freed_bytes:
+        parts.append(f"{freed_bytes} bytes of freed objects that are still in use")
     return ", ".join(parts) or "empty"
 
 

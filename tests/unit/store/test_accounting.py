@@ -178,6 +178,8 @@ def test_a_full_store_says_what_takes_its_room() -> None:
     text = table.describe()
     assert "32768 bytes in 1 objects in use by readers" in text
     assert "1 requests wait" in text
+    table.free([b"x"])
+    assert "32768 bytes of freed objects that are still in use" in table.describe()
 
 
 CLIENTS = st.sampled_from(["a", "b", "c"])
