@@ -24,6 +24,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from sparkray.store.host import free_bytes
+
 _MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _PRIVATE: Final = mmap.MAP_PRIVATE | _MAP_NORESERVE
 _READ_WRITE: Final = mmap.PROT_READ | mmap.PROT_WRITE
@@ -68,15 +70,6 @@ def no_room(directory: str, needed_bytes: int) -> OSError:
         f"no room for {needed_bytes} bytes: {free_bytes(directory)} bytes are free",
         directory,
     )
-
-
-def free_bytes(directory: str) -> int:
-    """Return what any user may still write to the directory's file system."""
-    try:
-        stat = os.statvfs(directory)
-    except OSError:
-        return 0
-    return stat.f_bavail * stat.f_frsize
 
 
 def remove_segment(path: str, *, unmapped: bool) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from pathlib import Path
 from typing import Final
 
-from sparkray.store.segment import free_bytes
+from sparkray.store.host import free_bytes, is_writable, memory_bytes
 
 SHARED_MEMORY: Final = "/dev/shm"
 #: What a store takes of the host's memory unless told otherwise.
@@ -16,15 +13,6 @@ MEMORY_SHARE: Final = 0.3
 _USEFUL_BYTES: Final = 1024**3
 #: What is left alone of the file system that a store lies in.
 _USABLE: Final = 0.95
-
-
-def memory_bytes() -> int:
-    """Return the memory of this host, or of this container if it has a limit."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            total = min(total, int(Path("/sys/fs/cgroup", name).read_text()))
-    return total
 
 
 def default_limit(shared_memory: str = SHARED_MEMORY) -> int:
@@ -49,9 +37,9 @@ def choose_directory(
         fallback: a directory to be made on disk, for when that has too little room.
         limit_bytes: size of the store.
     """
-    mount = os.path.dirname(preferred.rstrip("/"))
+    mount = preferred.rstrip("/").rpartition("/")[0] or "/"
     room = free_bytes(mount)
-    if int(room * _USABLE) >= limit_bytes and os.access(mount, os.W_OK):
+    if int(room * _USABLE) >= limit_bytes and is_writable(mount):
         return preferred, ""
     return fallback, (
         f"{mount} has room for {room} bytes, but the object store is to hold"

@@ -17,7 +17,7 @@ import struct
 import zlib
 from typing import Final
 
-from sparkray.store.segment import free_bytes
+from sparkray.store.host import free_bytes
 
 _HEAD: Final = struct.Struct("<8sQI12x")
 _MAGIC: Final = b"SPKSPILL"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkray.store.segment import free_bytes
-from sparkray.store.sizing import choose_directory, default_limit, memory_bytes
+from sparkray.store.host import free_bytes, memory_bytes
+from sparkray.store.sizing import choose_directory, default_limit
 
 
 def test_a_store_lies_where_it_is_wanted_if_there_is_room(tmp_path: Path) -> None:
