@@ -22,6 +22,9 @@ from sparkray.transport.errors import kind_of
 
 _log = logging.getLogger(__name__)
 
+#: Calls of the agent are numbered from here, those of runtimes from 1: a runtime may
+#: take any message with a number that it waits for as the answer.
+FIRST_NUMBER: Final = 1 << 48
 #: How long runtimes may take to list their objects.
 DUMP_S: Final = 2.0
 #: Deadlines of calls to other agents.
@@ -51,7 +54,7 @@ class RuntimeCalls:
         self._jobs, self._leases, self._fleet = jobs, leases, fleet
         self._objects, self._uplink, self._spawn = objects, uplink, spawn
         self._dumps: dict[int, asyncio.Future[list[m.ObjectRow]]] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(FIRST_NUMBER)
 
     def receive(self, member: Member, message: Any) -> None:
         """Serve one message.
