@@ -26,7 +26,7 @@ from sparkray.agent.state.leases import LeaseTable
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.workers import PoolKey, Worker
 from sparkray.config import Settings
-from sparkray.exceptions import ClusterError, SparkrayError
+from sparkray.exceptions import ClusterError, RuntimeEnvSetupError, SparkrayError
 from sparkray.ids import new_lease_id
 from sparkray.protocol import control
 from sparkray.protocol.messages import (
@@ -234,12 +234,21 @@ class LeaseDesk:
                 break
             except (ConnectionError, TimeoutError) as error:
                 _log.info("node %s: %s", effect.node_id.hex()[:8], error)
+            except RuntimeEnvSetupError as error:  # it would fail everywhere
+                self._refuse(effect.request_id, error)
+                return
             except SparkrayError as error:
                 _log.info("node %s refuses: %s", effect.node_id.hex()[:8], error)
                 break
             if effect.node_id not in self.cluster.peers:
                 break
         self._spill_answered(effect, caller, leases)
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        caller = self._forget_caller(number)
+        if caller is not None:
+            caller.member.channel.fail(caller.call, error)
+        self.feed(e.Withdrawn(number))
 
     def _spill_answered(
         self, effect: e.Spill, caller: _Caller, leases: list[Lease]

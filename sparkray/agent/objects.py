@@ -53,7 +53,8 @@ class ObjectDesk:
         changed: Callable[[], None],
         sealed: Callable[[], None],
     ) -> None:
-        self._options, self._settings, self._token = options, settings, token
+        self._options, self._settings = options, settings
+        self._token = token.hex().encode()  # Flight shows it as text
         self._call_peer, self._flight_of = call_peer, flight_of
         self._spawn, self._changed, self._sealed = spawn, changed, sealed
         self.limit_bytes = settings.object_store_memory or sizing.default_limit()

@@ -27,6 +27,13 @@ class RawClient:
         self.received: list[Any] = []
         self._calls = 0
         self.worker_id = os.urandom(16)
+        try:
+            self._prove(token)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _prove(self, token: bytes) -> None:
         handshake = Handshake(token, server=False)
         self.socket.sendall(handshake.first_bytes())
         while not handshake.done:
@@ -61,7 +68,9 @@ class RawClient:
                 {"python": platform.python_version(), "sparkray": sparkray.__version__},
             )
         )
-        answer = self.wait_for(lambda message: isinstance(message, (m.Attached, m.CallFailed)))
+        answer = self.wait_for(
+            lambda message: isinstance(message, (m.Attached, m.CallFailed))
+        )
         assert isinstance(answer, m.Attached), answer
         self.attached = answer
         return answer
@@ -129,7 +138,11 @@ class RawClient:
     ) -> int:
         resources = {"CPU": 10_000} if resources is None else resources
         spec = m.LeaseSpec(
-            self.attached.job_id, runtime_env, resources, strategy or m.Strategy(), depth
+            self.attached.job_id,
+            runtime_env,
+            resources,
+            strategy or m.Strategy(),
+            depth,
         )
         return self.begin(m.RequestLeases, spec, count)
 

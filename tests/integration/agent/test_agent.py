@@ -138,8 +138,6 @@ def test_kill_worker_ends_it_and_what_it_started(start: Callable[..., Node]) -> 
     assert not psutil.pid_exists(pid)
 
 
-
-
 def test_a_driver_that_ends_takes_its_workers_with_it(
     start: Callable[..., Node],
 ) -> None:
@@ -150,7 +148,9 @@ def test_a_driver_that_ends_takes_its_workers_with_it(
     lent = driver.lease().leases[0].worker
     driver.close()
     eventually(lambda: not os.path.exists(lent.path) or not _has(node, lent.worker_id))
-    jobs = {job.job_id: job for job in head_call(other, "ListJobs", control.ListJobs()).jobs}
+    jobs = {
+        job.job_id: job for job in head_call(other, "ListJobs", control.ListJobs()).jobs
+    }
     assert eventually(lambda: not jobs[job_id].alive or _job_ended(other, job_id))
     eventually(lambda: free_cpus(other) == 2)
 
@@ -271,9 +271,7 @@ def test_objects_of_a_dead_runtime_are_freed(start: Callable[..., Node]) -> None
     driver.send(m.SealObject(object_id, driver.worker_id))
     assert isinstance(driver.call(m.PinObject, object_id, []), m.ObjectPinned)
     driver.close()
-    eventually(
-        lambda: isinstance(other.call(m.PinObject, object_id, []), m.CallFailed)
-    )
+    eventually(lambda: isinstance(other.call(m.PinObject, object_id, []), m.CallFailed))
 
 
 def test_objects_are_listed_and_runtimes_that_do_not_answer_are_named(
@@ -327,10 +325,12 @@ def test_leases_rotate_to_those_who_wait(start: Callable[..., Node]) -> None:
 
 
 class TestHostilePeers:
-    def test_without_the_token_nothing_is_said(self, start: Callable[..., Node]) -> None:
+    def test_without_the_token_nothing_is_said(
+        self, start: Callable[..., Node]
+    ) -> None:
         node = start()
         path = os.path.join(node.node.session_dir, "agent.sock")
-        with pytest.raises((ConnectionError, Exception)):
+        with pytest.raises(ConnectionError):
             RawClient(path, b"\x00" * 32)
         assert node.driver().attached.node_id == node.node_id
 

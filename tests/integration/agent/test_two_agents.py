@@ -18,7 +18,10 @@ from tests.integration.agent.test_agent import Node, free_cpus
 class Pair:
     def __init__(self, cluster: Any, second: Any) -> None:
         self.cluster = cluster
-        self.first, self.second = Node(cluster, cluster.head_node), Node(cluster, second)
+        self.first, self.second = (
+            Node(cluster, cluster.head_node),
+            Node(cluster, second),
+        )
 
 
 @pytest.fixture

@@ -122,7 +122,9 @@ class Histories(RuleBasedStateMachine):
 
     @rule(holder=st.sampled_from(HOLDERS))
     def holder_dies(self, holder: bytes) -> None:
-        gone = {held.lease_id for held in self.table.held.values() if held.holder == holder}
+        gone = {
+            held.lease_id for held in self.table.held.values() if held.holder == holder
+        }
         self.held = {k: v for k, v in self.held.items() if k not in gone}
         mine = {r.request_id for r in self.table.waiting if r.holder == holder}
         self.waiting -= mine

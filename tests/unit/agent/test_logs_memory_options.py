@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_lines_and_names_survive_any_cut_of_the_stream(cuts: list[int]) -> None:
     splitter = LineSplitter()
     edges = [0, *sorted(cuts), len(TEXT)]
     seen = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         seen += splitter.feed(TEXT[start:end])
     assert seen + splitter.feed(b"", last=True) == NAMED
 
@@ -40,7 +41,10 @@ def test_lines_and_names_survive_any_cut_of_the_stream(cuts: list[int]) -> None:
 def test_an_unfinished_line_before_a_marker_is_shown_under_the_old_name() -> None:
     splitter = LineSplitter()
     splitter.feed(b"\x01task:f\n")
-    assert splitter.feed(b"no newline\x01task:g\nx\n") == [("f", "no newline"), ("g", "x")]
+    assert splitter.feed(b"no newline\x01task:g\nx\n") == [
+        ("f", "no newline"),
+        ("g", "x"),
+    ]
 
 
 def test_an_empty_line_is_a_line() -> None:
@@ -200,4 +204,7 @@ def test_a_runtime_environment_that_is_not_understood_is_an_error(env: str) -> N
 
 def test_the_end_of_a_process_is_told_in_words() -> None:
     assert describe_exit(3, 7, "h") == ("exit", "process 7 on h exited with code 3")
-    assert describe_exit(-9, 7, "h") == ("signal", "process 7 on h was ended by SIGKILL")
+    assert describe_exit(-9, 7, "h") == (
+        "signal",
+        "process 7 on h was ended by SIGKILL",
+    )

@@ -58,7 +58,9 @@ def table_with(state: WorkerState, max_workers: int = 9) -> tuple[WorkerTable, b
 @pytest.mark.parametrize(
     "kind", [w.Attached, w.Granted, w.Returned, w.Retired, w.Killed, w.Gone]
 )
-def test_every_event_in_every_state_has_an_answer(state: WorkerState, kind: type) -> None:
+def test_every_event_in_every_state_has_an_answer(
+    state: WorkerState, kind: type
+) -> None:
     table, worker_id = table_with(state)
     if (state, kind) in IMPOSSIBLE:
         with pytest.raises(ValueError, match=kind.__name__):
