@@ -1,0 +1,194 @@
+"""On ``local-cluster[2,1,1024]``: two executors of one core each, real processes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Driver, leftovers, wait_until_gone
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+Run = Callable[[str], Driver]
+
+
+def test_udfs_run_nested_tasks_all_over_the_cluster(run_driver: Run) -> None:
+    """One driver, for starting Spark is the longest part: start, use, stop, start."""
+    told = run_driver(
+        """
+        spark = start()
+        context = sparkray.init(spark)
+        square = sparkray.remote(nested)
+        tell(first=sparkray.get(square.remote(3))[0], nodes=len(executors()))
+        tell(same=sparkray.init(spark) is context)
+
+        tell(action=action(spark, 2))
+
+        shared = sparkray.put(list(range(1000)))
+
+        def search(rows):
+            calls = [square.remote(x, 0.05) for x in range(20)]
+            answers, places, pids = zip(*sparkray.get(calls))
+            udf_pid = os.getpid()
+            rows["total"] = sum(answers) + sum(sparkray.get(shared))
+            rows["nodes"] = len(set(places))
+            rows["apart"] = udf_pid not in pids
+            rows["job"] = sparkray.get_runtime_context().get_job_id()
+            rows["own"] = sparkray.get_runtime_context().get_node_id()
+            return rows
+
+        schema = "id long, total long, nodes long, apart boolean"
+        schema += ", job string, own string"
+        frame = spark.range(2, numPartitions=2).groupBy("id")
+        found = frame.applyInPandas(search, schema).toPandas()
+        tell(rows=found.to_dict("records"), job=context.job_id)
+        tell(executors=[node["NodeID"] for node in executors()])
+
+        sparkray.shutdown()
+        tell(jobs=jobs(spark))
+
+        def lonely(rows):
+            try:
+                sparkray.get(sparkray.remote(nested).remote(1))
+                rows["said"] = "joined"
+            except ConnectionError as error:
+                rows["said"] = str(error)
+            return rows
+
+        frame = spark.range(1, numPartitions=1).groupBy("id")
+        found = frame.applyInPandas(lonely, "id long, said string").toPandas()
+        tell(said=found["said"][0])
+
+        began = time.monotonic()
+        with sparkray.init(spark):
+            tell(again=sparkray.get(square.remote(4))[0], s=time.monotonic() - began)
+        spark.stop()
+        """
+    ).results()
+    results = {name: value for line in told for name, value in line.items()}
+    assert results["first"] == 9 and results["nodes"] == 2
+    assert results["same"]
+    assert results["action"] == 2
+    for row in results["rows"]:
+        assert row["total"] == sum(x * x for x in range(20)) + sum(range(1000))
+        assert row["nodes"] == 2 and row["apart"]
+        assert row["job"] == results["job"]
+        assert row["own"] in results["executors"]
+    assert results["jobs"] == 0
+    assert "sparkray.init(spark)" in results["said"]
+    assert results["again"] == 16
+    print(f"init to first task on a running Spark: {results['s']:.2f} s")
+
+
+def test_more_nodes_than_executors_raise_an_error_with_both_numbers(
+    run_driver: Run, folder: Path
+) -> None:
+    (told,) = run_driver(
+        """
+        from sparkray.spark import start_cluster
+        spark = start()
+        began = time.monotonic()
+        try:
+            start_cluster(spark, num_nodes=5)
+        except sparkray.exceptions.SparkrayError as error:
+            tell(said=str(error), s=time.monotonic() - began)
+        spark.stop()
+        """
+    ).results()
+    assert "5 nodes" in told["said"] and "2 executors" in told["said"]
+    assert told["s"] < 30
+    wait_until_gone(folder, 10)
+
+
+def test_taking_every_slot_is_warned_of_and_given_back_at_shutdown(
+    run_driver: Run, folder: Path
+) -> None:
+    driver = run_driver(
+        """
+        from sparkray.spark import start_cluster
+        spark = start()
+        start_cluster(spark, hold_slots=True)
+        tell(held=jobs(spark), nodes=len(executors()))
+        sparkray.shutdown()
+        tell(left=jobs(spark), action=action(spark, 2))
+        spark.stop()
+        """
+    )
+    results = {name: value for line in driver.results() for name, value in line.items()}
+    assert results == {"held": 2, "nodes": 2, "left": 0, "action": 2}
+    assert "takes the only slot" in driver.errors()
+    wait_until_gone(folder, 10)
+
+
+def test_nodes_that_hold_a_slot_leave_one_for_spark(run_driver: Run) -> None:
+    told = run_driver(
+        """
+        spark = start("local-cluster[2,2,1024]")
+        sparkray.init(spark)
+        tell(held=jobs(spark), cpus=sparkray.cluster_resources()["CPU"])
+        tell(action=action(spark, 4))
+        sparkray.shutdown()
+        spark.stop()
+        """
+    ).results()
+    results = {name: value for line in told for name, value in line.items()}
+    assert results == {"held": 2, "cpus": 4.0, "action": 4}
+
+
+def test_nothing_is_left_when_the_driver_is_killed(
+    run_driver: Run, folder: Path
+) -> None:
+    driver = run_driver(
+        """
+        spark = start()
+        context = sparkray.init(spark)
+        square = sparkray.remote(nested)
+        sparkray.get([square.remote(x, 0.1) for x in range(8)])
+        tell(nodes=len(executors()), cluster=os.path.basename(context.session_dir))
+        refs = [square.remote(x, 60) for x in range(8)]
+        time.sleep(600)
+        """
+    )
+    told = driver.next_result()
+    assert told["nodes"] == 2
+    (folder / "clusters").write_text(told["cluster"].partition("-")[0])
+    assert leftovers(folder)
+    driver.kill()
+    wait_until_gone(folder, 30)
+
+
+def test_an_executor_that_spark_starts_anew_gets_a_node(
+    run_driver: Run, folder: Path
+) -> None:
+    told = run_driver(
+        """
+        import psutil
+        spark = start()
+        sparkray.init(spark)
+        before = {node["NodeID"] for node in executors()}
+
+        def victim(batches):
+            from sparkray.spark.discovery import executor_process
+            executor_process().kill()
+            yield from batches
+
+        try:
+            spark.range(1, numPartitions=1).mapInArrow(victim, "id long").collect()
+        except Exception:
+            pass  # the executors die until Spark gives the stage up
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            now = {node["NodeID"] for node in executors()}
+            if len(now) == 2 and now != before:
+                break
+            time.sleep(0.2)
+        tell(new=len(now - before), now=len(now))
+        square = sparkray.remote(nested)
+        tell(square=sparkray.get(square.remote(5))[0])
+        sparkray.shutdown()
+        spark.stop()
+        """
+    ).results()
+    results = {name: value for line in told for name, value in line.items()}
+    assert results["new"] >= 1 and results["now"] == 2
+    assert results["square"] == 25
+    wait_until_gone(folder, 10)
