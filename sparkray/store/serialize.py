@@ -111,14 +111,14 @@ def serialize(value: Any, name: str = "") -> Serialized:
     Raises:
         TypeError: it cannot be pickled; says which part of it and how it is reached.
     """
-    if len(_WRITERS) == 2 and "pyarrow.lib" in _modules:
-        _learn_arrow()
+    if len(_modules) != _modules_known:
+        _look_at_modules()
     writer = _WRITERS.get(type(value))
     if writer is not None:
         written = writer(value)
         if written is not None:
             return written
-    if "torch" in _modules and reducers.holds_tensor(value):
+    if _torch_is_loaded and reducers.holds_tensor(value):
         return _serialize_carefully(value, name)
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -131,7 +131,8 @@ def serialize(value: Any, name: str = "") -> Serialized:
         b"__main__" in data
         or b"_reconstruct" in data  # a numpy array that lies in the pickle itself
         or (buffers and b"pyarrow" in data)
-        or ("cloudpickle" in _modules and _registered_by_value())
+        or (_torch_is_loaded and b"torch" in data)
+        or _by_value_modules
     ):
         return _serialize_carefully(value, name)
     return _container(data, buffers) if buffers else Serialized(len(data), data)
@@ -216,7 +217,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _serialize_carefully(value: Any, name: str) -> Serialized:
-    if not _registered_by_value():
+    if not _by_value_modules:
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
         try:
@@ -274,12 +275,6 @@ def _cloud_pickler() -> Any:
     return _cloud_pickler_class[0]
 
 
-def _registered_by_value() -> bool:
-    """Whether the user asked cloudpickle to take some modules by value."""
-    module = _modules.get("cloudpickle.cloudpickle")
-    return bool(getattr(module, "_PICKLE_BY_VALUE_MODULES", None))
-
-
 # --- values that are no pickles -------------------------------------------------------
 
 
@@ -305,6 +300,30 @@ _WRITERS: Final[dict[type, Callable[[Any], Serialized | None]]] = {
 }
 
 
-def _learn_arrow() -> None:
-    arrow = _modules["pyarrow.lib"]
-    _WRITERS[arrow.Table] = _WRITERS[arrow.RecordBatch] = _write_arrow
+# --- what is loaded --------------------------------------------------------------------
+
+_modules_known = 0  #: how many modules there were when we looked
+_torch_is_loaded = False
+#: What the user told cloudpickle to take by value; cloudpickle's own table.
+_by_value_modules: Any = ()
+_NEEDED: Final = (
+    ("cloudpickle.cloudpickle", "_PICKLE_BY_VALUE_MODULES"),
+    ("pyarrow.lib", "Table"),
+)
+
+
+def _look_at_modules() -> None:
+    """Note which libraries are loaded; looked at again when a module was added."""
+    global _modules_known, _torch_is_loaded, _by_value_modules
+    count = len(_modules)
+    _torch_is_loaded = "torch" in _modules
+    for module, name in _NEEDED:
+        if module in _modules and not hasattr(_modules[module], name):
+            return  # it is being loaded just now: look again next time
+    if "cloudpickle.cloudpickle" in _modules:
+        cloudpickle: Any = _modules["cloudpickle.cloudpickle"]
+        _by_value_modules = cloudpickle._PICKLE_BY_VALUE_MODULES
+    if "pyarrow.lib" in _modules:
+        arrow: Any = _modules["pyarrow.lib"]
+        _WRITERS[arrow.Table] = _WRITERS[arrow.RecordBatch] = _write_arrow
+    _modules_known = count
