@@ -102,7 +102,8 @@ def _dual_class(cause: type[Exception]) -> type[TaskError] | None:
             "__getattr__": _ask_cause,
         }
         try:
-            made = type(f"TaskError({cause.__name__})", (TaskError, cause), members)
+            name = f"TaskError({cause.__name__})"
+            made: Any = type(name, (TaskError, cause), members)
             made.__new__(made)
         except Exception:  # a layout conflict, a final class, an odd __new__: user code
             _dual_classes[cause] = None
@@ -148,7 +149,9 @@ class PortableCause:
     cannot travel of its arguments and attributes is left out or given as text.
     """
 
-    def __init__(self, cls: type[BaseException], args: tuple[Any, ...], state: Any) -> None:
+    def __init__(
+        self, cls: type[BaseException], args: tuple[Any, ...], state: Any
+    ) -> None:
         self.fields = (cls, args, state)
 
     def __reduce__(self) -> tuple[Any, ...]:

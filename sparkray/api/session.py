@@ -27,6 +27,7 @@ from sparkray.launch.discovery import Node
 from sparkray.launch.secrets import tls_contexts
 from sparkray.protocol.messages import JobConfig
 from sparkray.runtime import core
+from sparkray.runtime.options import ConnectOptions
 
 _log = logging.getLogger("sparkray")
 #: Modules that are worth importing before workers are forked, if the driver has them.
@@ -293,9 +294,9 @@ def _begin(
     return session.context
 
 
-def _connect_options(target: _Target, config: JobConfig) -> core.ConnectOptions:
+def _connect_options(target: _Target, config: JobConfig) -> ConnectOptions:
     node, settings = target.node, Settings.from_environment()
-    return core.ConnectOptions(
+    return ConnectOptions(
         agent_socket=node.agent_socket,
         token=node.token(),
         kind=target.kind,

@@ -111,8 +111,17 @@ class Exited(msgspec.Struct, array_like=True, tag=7):
     code: int
 
 
+class Leave(msgspec.Struct, array_like=True, tag=8):
+    """Agent -> zygote: end your workers and yourself; the node lives on.
+
+    Not repeatable.  Without it, the end of the socket means that the agent vanished.
+    Answer: none.
+    Errors: none.
+    """
+
+
 ZygoteMessage = Union[  # noqa: UP007
-    Prepare, ForkWorker, Preload, Ready, Forked, ForkFailed, Exited
+    Prepare, ForkWorker, Preload, Ready, Forked, ForkFailed, Exited, Leave
 ]
 
 _decode = msgspec.msgpack.Decoder(ZygoteMessage).decode

@@ -71,7 +71,9 @@ class AgentLink:
         """
         self.send(message)
         if not self._attach.arrived.acquire(timeout=timeout_s):
-            raise ConnectionError(f"the node agent did not answer within {timeout_s:g} s")
+            raise ConnectionError(
+                f"the node agent did not answer within {timeout_s:g} s"
+            )
         return self._unwrap(self._attach.answer)
 
     def send(self, message: Any) -> None:
@@ -87,7 +89,9 @@ class AgentLink:
         """
         call = next(self._numbers)
         self._calls[call] = on_answer
-        if self._lost:  # not from here: the caller may hold a lock that the answer takes
+        if (
+            self._lost
+        ):  # not from here: the caller may hold a lock that the answer takes
             self._loop.post(lambda: self._fail(call))
         else:
             self.send(build(call))
@@ -128,7 +132,9 @@ class AgentLink:
                 self._attach(message)
                 continue
             waiting = None
-            if not isinstance(message, DumpObjects):  # the one call that the agent makes
+            if not isinstance(
+                message, DumpObjects
+            ):  # the one call that the agent makes
                 waiting = self._calls.pop(getattr(message, "call", -1), None)
             (waiting or self._on_message)(message)
 

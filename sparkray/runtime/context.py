@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkray.exceptions import SparkrayError
 from sparkray.resources import Vector, to_user
+from sparkray.runtime.refs import require_runtime
 
 
 class RunningTask:
@@ -101,9 +101,4 @@ def get_runtime_context() -> RuntimeContext:
     Raises:
         SparkrayError: the process belongs to no cluster.
     """
-    from sparkray.runtime import core
-
-    runtime = core.current()
-    if runtime is None:
-        raise SparkrayError("call sparkray.init() first")
-    return RuntimeContext(runtime)
+    return RuntimeContext(require_runtime())

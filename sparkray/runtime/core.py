@@ -10,7 +10,6 @@ because the threads and sockets of its parent did not come along.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import logging
 import os
@@ -18,21 +17,20 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkray import ids
-from sparkray.config import Settings
-from sparkray.exceptions import ClusterError, SparkrayError, TaskCancelledError
+from sparkray.exceptions import ClusterError, SparkrayError
 from sparkray.protocol import control
 from sparkray.protocol.codec import decode_as, encode
-from sparkray.protocol.framing import frame
 from sparkray.protocol.messages import (
     AddBorrower,
+    Address,
     Attach,
     Attached,
     CancelObject,
-    CancelTask,
+    CopyMade,
     DumpObjects,
     GetObject,
     HeadCall,
@@ -51,56 +49,25 @@ from sparkray.protocol.messages import (
     YieldLease,
 )
 from sparkray.runtime.agent_link import AgentLink
+from sparkray.runtime.cancel import Canceller
 from sparkray.runtime.fetch import Fetcher
 from sparkray.runtime.functions import TaskTemplate
+from sparkray.runtime.options import ConnectOptions
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.peers import Peers, remove_socket
-from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator, hooks
+from sparkray.runtime.refs import ObjectRef, hooks
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.objects import STATE_NAMES, Entry
 from sparkray.runtime.state.scheduling import Task
 from sparkray.runtime.state.streams import Stream
-from sparkray.runtime.submit import Submitter, describe
+from sparkray.runtime.submit import Submitter
 from sparkray.store.segment import WritableSegments
 from sparkray.transport.channel import Channel, IOLoop, listen_tcp, listen_unix
 
 if TYPE_CHECKING:
-    import ssl
+    pass
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectOptions:
-    """How a process attaches to the agent of its host.
-
-    Attributes:
-        agent_socket: path of the agent's Unix socket.
-        token: the cluster's secret.
-        kind: "driver", "udf" or "worker".
-        config: the job's configuration; None where the agent knows it (workers).
-        job_id: the job to belong to; empty for a new one.
-        worker_id: our id; empty for a new one.
-        socket_dir: where our own Unix socket goes.
-        host: address that other nodes reach us at; "" if only this host shall.
-        ports: first and last port of our TCP listener; (0, 0) any.
-        runtime_env: canonical JSON of this process's environment.
-        timeout_s: how long attaching may take.
-    """
-
-    agent_socket: str
-    token: bytes
-    kind: str
-    config: JobConfig | None
-    job_id: bytes = b""
-    worker_id: bytes = b""
-    socket_dir: str = ""
-    host: str = ""
-    ports: tuple[int, int] = (0, 0)
-    runtime_env: str = ""
-    timeout_s: float = 30.0
-    settings: Settings = Settings()
-    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
 
 
 class Runtime:
@@ -120,32 +87,33 @@ class Runtime:
         self.fetcher = Fetcher(shared, self.ownership, self._segments)
         self.submitter = Submitter(shared, self.ownership, self.fetcher)
         self.fetcher.submitter = self.submitter
+        self.canceller = Canceller(shared, self.ownership, self.submitter)
         self.ownership.settle = self.submitter.settle
         self.worker_id = options.worker_id or bytes(ids.new_worker_id())
         shared.prefix = self.worker_id
         shared.peers = Peers(loop, options.token, options.tls, self._peer_lost)
         self._abandoned: list[Stream] = []
-        self._path = os.path.join(
-            options.socket_dir or os.path.join(_session_of(options), "sockets"),
-            f"{self.worker_id[:8].hex()}.sock",
-        )
+        self._path = options.socket_path(self.worker_id)
         self._install_handlers()
 
     def _install_handlers(self) -> None:
         leasing = self.submitter.leasing
-        self.shared.peers.handlers.update({
-            TaskDone: self.submitter.on_done,
-            TaskReplied: self.submitter.on_replied,
-            StreamItem: self.submitter.on_items,
-            TasksReclaimed: leasing.on_reclaimed,
-            YieldLease: leasing.on_yield,
-            Retiring: leasing.on_retiring,
-            GetObject: self.ownership.on_get,
-            ObjectReady: self.ownership.on_ready,
-            AddBorrower: self.ownership.on_add,
-            RemoveBorrower: self.ownership.on_remove,
-            CancelObject: self._on_cancel_object,
-        })
+        self.shared.peers.handlers.update(
+            {
+                TaskDone: self.submitter.on_done,
+                TaskReplied: self.submitter.on_replied,
+                StreamItem: self.submitter.streams.on_items,
+                TasksReclaimed: leasing.on_reclaimed,
+                YieldLease: leasing.on_yield,
+                Retiring: leasing.on_retiring,
+                GetObject: self.ownership.on_get,
+                ObjectReady: self.ownership.on_ready,
+                AddBorrower: self.ownership.on_add,
+                RemoveBorrower: self.ownership.on_remove,
+                CancelObject: self.canceller.on_cancel_object,
+                CopyMade: self.ownership.on_copy,
+            }
+        )
 
     def start(self) -> None:
         """Listen, attach to the agent, and become part of the cluster."""
@@ -205,7 +173,7 @@ class Runtime:
         return self.shared.config
 
     @property
-    def address(self) -> Any:
+    def address(self) -> Address:
         return self.shared.address
 
     # --- the public operations ---
@@ -233,46 +201,7 @@ class Runtime:
         return decode_as(answer_type, reply.body)
 
     def cancel(self, ref: ObjectRef, *, force: bool, recursive: bool) -> None:
-        """Stop the task that makes an object; one that has ended is left alone."""
-        with self.shared.lock:
-            entry = self.ownership.entry_of(ref)
-            if entry.owner is not None:
-                message = CancelObject(entry.id, force, recursive)
-                self.shared.peers.send(entry.owner, message)
-                return
-            if isinstance(entry.task, Task):
-                self._cancel_task(entry.task, force=force, recursive=recursive)
-
-    def cancel_children(self, task_id: bytes) -> None:
-        """Cancel what a cancelled task has started and not finished."""
-        with self.shared.lock:
-            for task in list(self.submitter.tasks.values()):
-                if task.parent == task_id:
-                    self._cancel_task(task, force=False, recursive=True)
-
-    def _cancel_task(self, task: Task, *, force: bool, recursive: bool) -> None:
-        task.cancelled = True
-        worker = task.worker
-        if worker is None:
-            key = task.template.key
-            with contextlib.suppress(ValueError):
-                key.queue.remove(task)
-            self.submitter.fail(task, TaskCancelledError(describe(task)))
-            self.submitter.settle()
-            self.submitter.leasing.withdraw_if_idle(key)
-        else:
-            worker.channel.send(frame(encode(CancelTask(task.number, recursive))))
-            if force:
-                self.submitter.leasing.kill(worker, f"cancel of {describe(task)}")
-
-    def _on_cancel_object(self, channel: Channel, messages: Sequence[Any]) -> None:
-        with self.shared.lock:
-            for message in messages:
-                entry = self.shared.table.entries.get(message.object_id)
-                if entry is not None and isinstance(entry.task, Task):
-                    self._cancel_task(
-                        entry.task, force=message.force, recursive=message.recursive
-                    )
+        self.canceller.cancel(ref, force=force, recursive=recursive)
 
     # --- what refs need (see `refs.RefSupport`) ---
 
@@ -311,8 +240,8 @@ class Runtime:
             while self._abandoned:
                 stream = self._abandoned.pop()
                 stream.abandoned = True
-                self.submitter.drop_items(stream)
-                self.submitter.note_taken(stream)
+                self.submitter.streams.drop_items(stream)
+                self.submitter.streams.note_taken(stream)
             self.shared.settle_releases()
 
     # --- events ---
@@ -328,7 +257,7 @@ class Runtime:
             self.on_agent_message(message)
 
     def _node_died(self, message: NodeDied) -> None:
-        """Channels to a dead host hang; end them, so that their tasks go on elsewhere."""
+        """Channels to a dead host hang: end them, and their tasks go on elsewhere."""
         self.shared.peers.close_node(message.node_id, message.reason)
 
     def _peer_lost(self, channel: Channel, reason: str) -> None:
@@ -401,7 +330,7 @@ class Runtime:
             self.shared.agent.close()
 
 
-# --- the current runtime -----------------------------------------------------------------
+# --- the current runtime ---
 
 _current: Runtime | None = None
 _lock = threading.Lock()  #: guards `_current` against two threads that connect at once
@@ -512,10 +441,6 @@ def versions() -> dict[str, str]:
     from sparkray import __version__
 
     return {"python": platform.python_version(), "sparkray": __version__}
-
-
-def _session_of(options: ConnectOptions) -> str:
-    return os.path.dirname(options.agent_socket)
 
 
 def _print_lines(message: LogLines) -> None:

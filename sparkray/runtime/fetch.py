@@ -200,11 +200,9 @@ class Fetcher:
             if known is not None:
                 return known  # another thread was faster; ours unmaps itself
             entry.mapping = weakref.ref(view.obj)
-            here = self._shared.address.node_id
-            if entry.sources is not None and entry.owner is None:
-                if all(source.node_id != here for source in entry.sources):
-                    flight = self._shared.attached.flight
-                    entry.sources = [*entry.sources, ObjectSource(here, flight)]
+            here = self._here()
+            if all(s.node_id != here.node_id for s in entry.sources or ()):
+                self._ownership.copy_made(entry, here)
         return view
 
     def argument_value(self, argument: Argument) -> Any:
@@ -230,6 +228,10 @@ class Fetcher:
                 self._shared.settle_releases()
 
     # --- put ---
+
+    @property
+    def inline_max_bytes(self) -> int:
+        return self._shared.settings.inline_max_bytes
 
     def put(self, value: Any) -> ObjectRef:
         with collecting() as met:
@@ -336,7 +338,9 @@ class Fetcher:
 
     def _watch_any(self, items: Sequence[Any], missing: int) -> Waiter:
         entries = [
-            self._ownership.entry_of(item) for item in items if isinstance(item, ObjectRef)
+            self._ownership.entry_of(item)
+            for item in items
+            if isinstance(item, ObjectRef)
         ]
         waiter = self._watch(entries, missing, stop_on_failure=False)
         for item in items:
@@ -460,7 +464,7 @@ class Fetcher:
                 if entry is not None:
                     entry.local += 1
                     entry.pins -= 1
-                    self.submitter.note_taken(stream)
+                    self.submitter.streams.note_taken(stream)
                     return ObjectRef(entry.id)
                 if stream.total is not None:
                     return None
@@ -472,4 +476,3 @@ class Fetcher:
                     if waiter in stream.waiters:
                         stream.waiters.remove(waiter)
                 raise GetTimeoutError(timeout_s or 0.0, "the next item of a generator")
-

@@ -30,7 +30,7 @@ class TaskTemplate:
         num_returns: 0 or more, `STREAMING` or `DYNAMIC`.
         resources: what a call takes while it runs.
         runtime_env: canonical JSON, "" for that of the job.
-        max_retries: runs after the first, when the worker dies or (``retry_exceptions``)
+        max_retries: further runs when the worker dies or, with ``retry_exceptions``,
             the function raises; -1 without limit.
         retry_exceptions: retry on any exception, or on these classes.
         max_calls: the worker ends after so many calls; 0 without limit.
@@ -82,7 +82,9 @@ class TaskTemplate:
         self.states: dict[int, Any] = {}  #: by nesting depth
 
 
-def pickle_function(function: Callable[..., Any], name: str) -> tuple[bytes, bytes, list[ObjectRef]]:
+def pickle_function(
+    function: Callable[..., Any], name: str
+) -> tuple[bytes, bytes, list[ObjectRef]]:
     """Return hash, bytes, and the refs that the function's closure holds.
 
     Raises:
@@ -109,7 +111,9 @@ def _too_large(function: Callable[..., Any], name: str, size: int) -> str:
         for variable, cell in captured.items()
     }
     largest = max(sizes, key=lambda variable: sizes[variable], default="")
-    culprit = f", of which variable {largest!r} takes {sizes[largest]}" if largest else ""
+    culprit = (
+        f", of which variable {largest!r} takes {sizes[largest]}" if largest else ""
+    )
     return (
         f"{name} drags {size} bytes along{culprit} (limit {MAX_FUNCTION_BYTES}):"
         " put large data with sparkray.put and pass the ref as an argument"

@@ -127,7 +127,9 @@ class Leasing:
             self._shared.loop.post(
                 lambda: self._shared.loop.call_later(delay, self._check_idle)
             )
-        if not self._reclaim_due and any(len(w.in_flight) > 1 for w in worker.key.workers):
+        if not self._reclaim_due and any(
+            len(w.in_flight) > 1 for w in worker.key.workers
+        ):
             self._reclaim_due = True
             self._shared.loop.post(
                 lambda: self._shared.loop.call_later(RECLAIM_DELAY_S, self._reclaim)
@@ -139,7 +141,7 @@ class Leasing:
             self._idle_check_due = False
             limit = time.monotonic() - self._shared.settings.lease_idle_s
             still_idle = None
-            for key in self._submitter.keys:
+            for key in self._submitter.templates.keys.values():
                 for worker in list(key.workers):
                     if worker.in_flight:
                         continue
@@ -160,7 +162,7 @@ class Leasing:
             self._shared.agent.send(ReturnLease(worker.lease.lease_id, reusable))
 
     def return_all(self) -> None:
-        for key in self._submitter.keys:
+        for key in self._submitter.templates.keys.values():
             for worker in list(key.workers):
                 self._give_back(worker, reusable=not worker.in_flight)
 
@@ -170,13 +172,15 @@ class Leasing:
         """Move waiting tasks from busy workers to idle ones.  Lock not held."""
         with self._shared.lock:
             self._reclaim_due = False
-            for key in self._submitter.keys:
+            for key in self._submitter.templates.keys.values():
                 found = key.reclaim_for_idle()
                 if found is not None:
                     worker, numbers = found
                     worker.channel.send(frame(encode(ReclaimTasks(numbers))))
 
-    def on_reclaimed(self, channel: Channel, messages: Sequence[TasksReclaimed]) -> None:
+    def on_reclaimed(
+        self, channel: Channel, messages: Sequence[TasksReclaimed]
+    ) -> None:
         with self._shared.lock:
             worker: LeasedWorker | None = channel.peer.leased
             if worker is None:

@@ -1,7 +1,7 @@
 """The owner-borrower protocol: who holds a ref, who tells whom, and what is its value.
 
-    a ref goes out with a task   the sender keeps it until the answer; the answer names
-                                 what the worker goes on to hold, and the sender counts it
+    a ref goes out with a task   the sender keeps it until the answer, which names what
+                                 the worker goes on to hold; the sender counts that
     a ref comes in a value       whoever sends the value counts the receiver first
     a borrower lets go           RemoveBorrower, for all counts made on its behalf
     a borrower wants the value   GetObject; the owner answers once it is there
@@ -22,8 +22,11 @@ from sparkray.protocol.framing import frame
 from sparkray.protocol.messages import (
     AddBorrower,
     Address,
+    CopyMade,
+    FreeObjects,
     GetObject,
     ObjectReady,
+    ObjectSource,
     RemoveBorrower,
 )
 from sparkray.runtime.refs import ObjectRef
@@ -130,7 +133,9 @@ class Ownership:
         if self._table.add_borrower(object_id, borrower.worker_id) is None:
             return
         try:
-            self._shared.peers.connect(borrower)  # its end tells of the borrower's death
+            self._shared.peers.connect(
+                borrower
+            )  # its end tells of the borrower's death
         except OSError as error:
             log.debug("borrower %s is gone: %s", borrower.worker_id.hex(), error)
             self._table.borrower_died(borrower.worker_id)
@@ -210,6 +215,24 @@ class Ownership:
             for message in messages:
                 self._table.remove_borrower(message.object_id, borrower, message.count)
             self._shared.settle_releases()
+
+    # --- copies ---
+
+    def copy_made(self, entry: Entry, source: ObjectSource) -> None:
+        """This node has a copy now; the owner must know it to free it one day."""
+        entry.sources = [*(entry.sources or ()), source]
+        if entry.owner is not None:
+            self._shared.peers.send(entry.owner, CopyMade(entry.id, source))
+
+    def on_copy(self, channel: Channel, messages: Sequence[CopyMade]) -> None:
+        with self._shared.lock:
+            for message in messages:
+                entry = self._table.entries.get(message.object_id)
+                node = message.source.node_id
+                if entry is None:  # freed while the copy was made
+                    self._shared.agent.send(FreeObjects([message.object_id], [node]))
+                elif all(s.node_id != node for s in entry.sources or ()):
+                    entry.sources = [*(entry.sources or ()), message.source]
 
     # --- deaths ---
 

@@ -65,7 +65,8 @@ class Peers:
     ) -> None:
         self.handlers: Handlers = {}
         self._loop, self._token, self._on_lost = loop, token, on_lost
-        self._tls_server, self._tls_client = tls or (None, None)
+        self._tls_server = tls[0] if tls is not None else None
+        self._tls_client = tls[1] if tls is not None else None
         self._cluster_id = b""
         self._own: Address | None = None
         self._listeners: list[Listener] = []

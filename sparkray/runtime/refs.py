@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 class RefSupport(Protocol):
     """What refs need of the runtime they belong to."""
 
-    address: Address
+    @property
+    def address(self) -> Address: ...
 
     def adopt(self, object_id: bytes, owner: Address) -> None: ...
     def share_out_of_band(self, ref: ObjectRef) -> None: ...
     def future_of(self, ref: ObjectRef) -> concurrent.futures.Future[Any]: ...
-    def next_item(self, stream: Stream, timeout_s: float | None) -> ObjectRef | None: ...
+    def next_item(
+        self, stream: Stream, timeout_s: float | None
+    ) -> ObjectRef | None: ...
     def abandon(self, stream: Stream) -> None: ...
 
 
@@ -57,7 +60,7 @@ class _Pickling(threading.local):
 _pickling = _Pickling()
 
 
-class collecting:  # noqa: N801 - reads as a statement
+class collecting:
     """Collect the refs that are pickled inside the block (a ref may come twice)."""
 
     __slots__ = ("_before",)
@@ -93,7 +96,7 @@ class ObjectRef:
 
     def future(self) -> concurrent.futures.Future[Any]:
         """Return a future of the value."""
-        return _runtime().future_of(self)
+        return require_runtime().future_of(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self.future()).__await__()
@@ -108,7 +111,7 @@ class ObjectRef:
         return f"ObjectRef({self._id.hex()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        runtime = _runtime()
+        runtime = require_runtime()
         if _pickling.met is not None:
             _pickling.met.append(self)
         else:
@@ -131,7 +134,7 @@ def _fields(address: Address) -> tuple[Any, ...]:
 
 
 def _load(object_id: bytes, *owner: Any) -> ObjectRef:
-    runtime = _runtime()
+    runtime = require_runtime()
     address = Address(*owner)
     if address.worker_id == runtime.address.worker_id:
         runtime.adopt(object_id, address)
@@ -140,7 +143,12 @@ def _load(object_id: bytes, *owner: Any) -> ObjectRef:
     return ObjectRef(object_id, address)
 
 
-def _runtime() -> RefSupport:
+def require_runtime() -> RefSupport:
+    """Return this process's runtime, started if this is a fork of a member.
+
+    Raises:
+        SparkrayError: the process belongs to no cluster.
+    """
     if hooks.runtime is None:
         assert hooks.require is not None
         return hooks.require()
@@ -161,7 +169,7 @@ class ObjectRefGenerator:
         return self
 
     def __next__(self) -> ObjectRef:
-        ref = _runtime().next_item(self._stream, None)
+        ref = require_runtime().next_item(self._stream, None)
         if ref is None:
             raise StopIteration
         return ref
@@ -173,7 +181,7 @@ class ObjectRefGenerator:
             StopIteration: the generator has ended.
             GetTimeoutError: no item within the time.
         """
-        ref = _runtime().next_item(self._stream, timeout_s)
+        ref = require_runtime().next_item(self._stream, timeout_s)
         if ref is None:
             raise StopIteration
         return ref
@@ -191,7 +199,7 @@ class ObjectRefGenerator:
     async def __anext__(self) -> ObjectRef:
         loop = asyncio.get_running_loop()
         ref = await loop.run_in_executor(
-            None, lambda: _runtime().next_item(self._stream, None)
+            None, lambda: require_runtime().next_item(self._stream, None)
         )
         if ref is None:
             raise StopAsyncIteration
@@ -212,7 +220,7 @@ class ObjectRefGenerator:
 
 
 class DynamicObjectRefGenerator:
-    """The refs of a task with ``num_returns="dynamic"``: a finished, re-iterable list."""
+    """The refs of a task with ``num_returns="dynamic"``: a list that is complete."""
 
     def __init__(self, refs: list[ObjectRef]) -> None:
         self._refs = refs

@@ -35,7 +35,8 @@ class Shared:
     """State that several parts of a runtime use.
 
     ``lock`` guards `table`, the submitter's tasks and queues, and every `Entry` and
-    `Task` reachable from them.  Sending on a channel is allowed under it; waiting is not.
+    `Task` reachable from them.  Sending on a channel is allowed under it, waiting is
+    not.
     """
 
     def __init__(self, loop: IOLoop, settings: Settings) -> None:
@@ -62,7 +63,7 @@ class Shared:
         number = next(self.numbers)
         return number, self.prefix + number.to_bytes(8, "big") + b"\0\0\0\0"
 
-    # Called from `__del__` and finalizers, in any thread, with any lock held: only notes.
+    # From `__del__` and finalizers, in any thread, under any lock: these only note.
 
     def note_dropped(self, object_id: bytes) -> None:
         self._dropped.append(object_id)
@@ -125,5 +126,3 @@ class Shared:
         entry.state, entry.value = state, value
         entry.size = len(value) if state == INLINE else 0
         return entry
-
-

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sparkray.exceptions import SparkrayError, TaskCancelledError, TaskError
@@ -22,32 +22,19 @@ from sparkray.protocol.messages import (
     AddBorrower,
     Argument,
     DefineTask,
-    LeaseSpec,
     PushTask,
     ReturnValue,
-    StreamConsumed,
-    StreamItem,
     TaskDone,
     TaskReplied,
 )
+from sparkray.runtime.arguments import Packed, PutsArguments, pack
 from sparkray.runtime.context import running
-from sparkray.runtime.functions import (
-    DYNAMIC,
-    STREAMING,
-    TaskTemplate,
-    pickle_function,
-)
+from sparkray.runtime.functions import DYNAMIC, STREAMING, TaskTemplate
 from sparkray.runtime.leasing import Leasing
 from sparkray.runtime.ownership import Ownership
-from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator, collecting
+from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator
 from sparkray.runtime.shared import Shared
-from sparkray.runtime.state.objects import (
-    FAILED,
-    INLINE,
-    PENDING,
-    STORED,
-    Entry,
-)
+from sparkray.runtime.state.objects import FAILED, INLINE, PENDING, STORED, Entry
 from sparkray.runtime.state.scheduling import (
     KeyQueue,
     LeasedWorker,
@@ -55,14 +42,16 @@ from sparkray.runtime.state.scheduling import (
     TemplateState,
 )
 from sparkray.runtime.state.streams import Stream
-from sparkray.store.serialize import Serialized, deserialize, serialize
+from sparkray.runtime.streams import Streams
+from sparkray.runtime.templates import Templates
+from sparkray.store.serialize import deserialize, serialize
 from sparkray.transport.channel import Channel
 
 log = logging.getLogger(__name__)
 
-#: Short tasks that are submitted in quick succession travel together: a system call and
-#: a thread switch for each would cost more than the tasks.  `get` and `wait` push what is
-#: held back; a timer does it for callers that turn to something else.
+#: Short tasks that are submitted in quick succession travel together: a system call
+#: and a thread switch for each would cost more than the tasks.  `get` and `wait` push
+#: what is held back; a timer does it for callers that turn to something else.
 BURST_INTERVAL_S: Final = 0.0002
 BURST_BEGINS: Final = 3
 BURST_TASK_S: Final = 0.001
@@ -70,6 +59,7 @@ BURST_TASKS: Final = 32
 BURST_DELAY_S: Final = 0.001
 
 _clock = time.monotonic
+
 
 class _Dependency:
     """Tells the submitter that an argument of a task exists now (or never will)."""
@@ -89,20 +79,22 @@ class _Dependency:
 class Submitter:
     """All tasks that this process owns."""
 
-    def __init__(self, shared: Shared, ownership: Ownership, store: Any) -> None:
+    def __init__(
+        self, shared: Shared, ownership: Ownership, store: PutsArguments
+    ) -> None:
         self._shared = shared
         self._table = shared.table
         self._ownership = ownership
         self._store = store
-        self._keys: dict[Any, KeyQueue] = {}
-        self._templates = 0
         #: Tasks whose arguments all exist now; queued by `settle`.
         self._ready: collections.deque[Task] = collections.deque()
         self.tasks: dict[int, Task] = {}
         self._last_submit_s = 0.0
         self._burst = 0  #: submissions in quick succession so far
         self._flush_due = False
+        self.templates = Templates(shared, ownership)
         self.leasing = Leasing(self, shared)
+        self.streams = Streams(shared, self.tasks, self._settle_value, self.settle)
 
     # --- submitting: caller's thread, lock not held at the beginning ---
 
@@ -111,10 +103,14 @@ class Submitter:
         state: TemplateState | None = template.state
         current = running.task
         depth = 0 if current is None else current.depth + 1
-        if state is None or template.runtime is not self or state.depth != depth:
-            state = self._state_of(template, depth)
+        if (
+            state is None
+            or template.runtime is not self.templates
+            or state.depth != depth
+        ):
+            state = self.templates.state_of(template, depth)
         shared = self._shared
-        packed = self._pack(args, kwargs, state.name) if args or kwargs else None
+        packed = pack(args, kwargs, state.name, self._store) if args or kwargs else None
         number = next(shared.numbers)
         object_id = shared.prefix + number.to_bytes(8, "big") + b"\0\0\0\0"
         parent = b"" if current is None else current.task_id
@@ -137,7 +133,7 @@ class Submitter:
         return ref
 
     def _enqueue(self, task: Task, state: TemplateState) -> None:
-        """Queue a new task; push at once, or soon if it is one of a burst of short ones."""
+        """Queue a new task; push it at once, or soon within a burst of short ones."""
         key = state.key
         queue = key.queue
         queue.append(task)
@@ -166,7 +162,7 @@ class Submitter:
         if self._flush_due:
             with self._shared.lock:
                 self._flush_due = False
-                for key in self._keys.values():
+                for key in self.templates.keys.values():
                     self.dispatch(key)
 
     def _several(self, task: Task, ref: ObjectRef, state: TemplateState) -> Any:
@@ -192,38 +188,7 @@ class Submitter:
         task.entries = entries
         return [ref, *(ObjectRef(entry.id) for entry in entries[1:])]
 
-    def _pack(self, args: Any, kwargs: Any, name: str) -> _Packed:
-        """Serialize arguments; top-level refs are taken out.  The lock is not held."""
-        top: list[tuple[int | str, ObjectRef]] | None = None
-        for index, value in enumerate(args):
-            if value.__class__ is ObjectRef:
-                top = top or []
-                top.append((index, value))
-        for keyword, value in kwargs.items():
-            if value.__class__ is ObjectRef:
-                top = top or []
-                top.append((keyword, value))
-        if top is not None:
-            args, kwargs = list(args), dict(kwargs)
-            for where, _ in top:
-                if isinstance(where, int):
-                    args[where] = None
-                else:
-                    kwargs[where] = None
-            args = tuple(args)
-        with collecting() as met:
-            serialized = serialize((args, kwargs), f"the arguments of {name}")
-        stored = None
-        if serialized.size_bytes > self._shared.settings.inline_max_bytes:
-            stored = self._store_arguments(serialized, met)
-            return _Packed(b"", top, [], stored)
-        return _Packed(serialized.to_bytes(), top, met, None)
-
-    def _store_arguments(self, serialized: Serialized, met: list[ObjectRef]) -> Entry:
-        """Put large arguments into the store, held by the task alone."""
-        return self._store.put_serialized(serialized, met, local=0, pins=1)  # type: ignore[no-any-return]
-
-    def _hold(self, task: Task, packed: _Packed) -> None:
+    def _hold(self, task: Task, packed: Packed) -> None:
         """Keep all that the task needs until its answer; wait for top-level refs."""
         task.args = packed.body
         task.stored_args = packed.stored
@@ -257,71 +222,6 @@ class Submitter:
         if entry.owner is not None:
             self._ownership.ask_owner(entry)
 
-    # --- templates and keys ---
-
-    def _state_of(self, template: TaskTemplate, depth: int) -> TemplateState:
-        """Return our state of a template; its depth may differ from call to call."""
-        if template.runtime is not self:
-            template.runtime, template.states = self, {}
-        state = template.states.get(depth)
-        if state is None:
-            state = template.states[depth] = self._make_state(template, depth)
-        template.state = state
-        return state
-
-    def _make_state(self, template: TaskTemplate, depth: int) -> TemplateState:
-        known: TemplateState | None = next(iter(template.states.values()), None)
-        if known is not None:
-            function_hash, data = known.define.function_hash, known.define.function
-            refs: list[ObjectRef] = []
-        else:
-            function_hash, data, refs = pickle_function(template.function, template.name)
-        runtime_env = template.runtime_env or self._shared.runtime_env
-        with self._shared.lock:
-            self._templates += 1
-            key = self._key(template, runtime_env, depth)
-            state = TemplateState(self._templates, template.name, key, depth)
-            state.pinned = known.pinned if known else [self._pin(ref) for ref in refs]
-        state.num_returns = template.num_returns
-        state.max_retries = template.max_retries
-        state.retry_exceptions = template.retry_exceptions
-        state.batch = template.max_retries != 0 and not template.max_calls
-        state.define = DefineTask(
-            template=state.template_id,
-            function_hash=function_hash,
-            function=data,
-            name=template.name,
-            num_returns=template.num_returns,
-            resources=template.resources,
-            runtime_env=runtime_env,
-            max_calls=template.max_calls,
-            batch=state.batch,
-            backpressure=template.backpressure,
-            depth=depth,
-        )
-        return state
-
-    def _key(self, template: TaskTemplate, runtime_env: str, depth: int) -> KeyQueue:
-        strategy = template.strategy
-        shape = (tuple(sorted(template.resources.items())), runtime_env, strategy, depth)
-        key = self._keys.get(shape)
-        if key is None:
-            settings = self._shared.settings
-            spec = LeaseSpec(
-                job_id=self._shared.attached.job_id,
-                runtime_env=runtime_env,
-                resources=template.resources,
-                strategy=strategy,
-                depth=depth,
-            )
-            key = KeyQueue(spec, settings.work_ahead_s, settings.pipeline_max_tasks)
-            self._keys[shape] = key
-        return key
-
-    @property
-    def keys(self) -> Iterable[KeyQueue]:
-        return self._keys.values()
-
     # --- pushing ---
 
     def dispatch(self, key: KeyQueue) -> None:
@@ -341,7 +241,9 @@ class Submitter:
                 known.add(state.template_id)
                 parts.append(frame(encode(self._definition(worker, state))))
             if task.refs is None and task.stored_args is None:
-                message = PushTask(task.number, state.template_id, task.attempt, task.args)
+                message = PushTask(
+                    task.number, state.template_id, task.attempt, task.args
+                )
             else:
                 message = self._push_with_refs(task)
             body = encode(message)
@@ -363,7 +265,12 @@ class Submitter:
         if task.stored_args is not None:
             stored = self._argument(0, task.stored_args)
         return PushTask(
-            task.number, task.template.template_id, task.attempt, task.args, refs, stored
+            task.number,
+            task.template.template_id,
+            task.attempt,
+            task.args,
+            refs,
+            stored,
         )
 
     def _argument(self, where: int | str, entry: Entry) -> Argument:
@@ -448,7 +355,7 @@ class Submitter:
             for value in message.values:
                 self._settle_value(entries[value.index], value)
         if task.stream is not None:
-            self._end_stream(task.stream)
+            self.streams.end(task.stream)
         if task.pinned is not None:
             self._table.unpin(task.pinned)
 
@@ -526,7 +433,7 @@ class Submitter:
         if self.tasks.pop(task.number, None) is None:
             return
         if task.stream is not None:
-            self._fail_stream(task.stream, error)
+            self.streams.fail(task.stream, error)
         for entry in task.entries or [task.entry]:
             entry.task = None
             entry.settle(FAILED, error)
@@ -540,81 +447,6 @@ class Submitter:
                 return True
         return False
 
-    # --- streams ---
-
-    def on_items(self, channel: Channel, messages: Sequence[StreamItem]) -> None:
-        with self._shared.lock:
-            for message in messages:
-                task = self.tasks.get(message.number)
-                if task is None or task.attempt != message.attempt:
-                    continue
-                stream = task.stream
-                if stream is not None and stream.is_new(message.value.index):
-                    self._add_item(stream, message.value)
-                    if stream.abandoned:
-                        self._tell_consumed(task, -1)
-            self.settle()
-
-    def _add_item(self, stream: Stream, value: ReturnValue) -> None:
-        first = stream.completed.binary()
-        entry = Entry(first[:-4] + (value.index + 1).to_bytes(4, "big"))
-        entry.pins = 1  # the stream's own, until the item is taken
-        self._table.entries[entry.id] = entry
-        self._settle_value(entry, value)
-        stream.add(entry)
-        if stream.abandoned:
-            self.drop_items(stream)
-        self._wake_stream(stream)
-
-    def _fail_stream(self, stream: Stream, error: bytes) -> None:
-        """The error becomes the last item: the consumer meets it in its place."""
-        if stream.total is None:
-            index = stream.arrived
-            self._add_item(stream, ReturnValue(index, b"", 0, [], []))
-            last = stream.entries.get(index)
-            if last is not None:
-                last.settle(FAILED, error)
-        self._end_stream(stream)
-
-    def _end_stream(self, stream: Stream) -> None:
-        stream.finish()
-        self._wake_stream(stream)
-
-    def _wake_stream(self, stream: Stream) -> None:
-        waiters, stream.waiters = stream.waiters, []
-        for waiter in waiters:
-            waiter.notify(Entry(b""))
-
-    def drop_items(self, stream: Stream) -> None:
-        """Let go of items that nobody will take."""
-        while (entry := stream.take()) is not None:
-            self._table.unpin([entry])
-
-    def _tell_consumed(self, task: Task, count: int) -> None:
-        if task.worker is not None:
-            task.worker.channel.send(frame(encode(StreamConsumed(task.number, count))))
-
-    def note_taken(self, stream: Stream) -> None:
-        """An item was taken (or none ever will be): the task may go on."""
-        task = self.tasks.get(stream.number)
-        if task is not None and (stream.backpressure or stream.abandoned):
-            self._tell_consumed(task, -1 if stream.abandoned else stream.taken)
-
-
-class _Packed:
-    """Serialized arguments and the refs in them."""
-
-    __slots__ = ("body", "met", "stored", "top")
-
-    def __init__(
-        self,
-        body: bytes,
-        top: list[tuple[int | str, ObjectRef]] | None,
-        met: list[ObjectRef],
-        stored: Entry | None,
-    ) -> None:
-        self.body, self.top, self.met, self.stored = body, top, met, stored
-
 
 def _without_function(define: DefineTask) -> DefineTask:
     values = {name: getattr(define, name) for name in define.__struct_fields__}
@@ -624,4 +456,3 @@ def _without_function(define: DefineTask) -> DefineTask:
 def describe(task: Task) -> str:
     """Return a task's name and id, for messages."""
     return f"{task.template.name} ({task.entry.id[:-4].hex()})"
-

@@ -32,7 +32,12 @@ log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_NOT_NOW = (
+    BlockingIOError,
+    InterruptedError,
+    ssl.SSLWantReadError,
+    ssl.SSLWantWriteError,
+)
 
 
 class IOLoop:
@@ -147,7 +152,7 @@ class Channel:
         sock: a connected (or connecting) stream socket; the channel owns it.
         token: the cluster's secret.
         server: True on the side that accepted.
-        tls: wraps the connection in TLS if given; ``tls_host`` is whom a client expects.
+        tls: wraps the connection in TLS; ``tls_host`` is whom a client expects.
         on_open: called once the peer has proven itself.
         on_frames: called with the bodies of the frames that one read completed.
         on_close: called once, with the reason, whoever ends the connection.
@@ -243,7 +248,8 @@ class Channel:
             if error.errno in (errno.ENOTCONN, errno.EINPROGRESS):
                 sent = 0  # still connecting
             else:
-                self._loop.post(lambda: self._close(f"sending failed: {error}"))
+                reason = f"sending failed: {error}"
+                self._loop.post(lambda: self._close(reason))
                 return
         if sent < len(data):
             self._out.append(memoryview(data)[sent:])

@@ -3,8 +3,8 @@
     I/O thread   PushTask frames -> queue            (cancel and reclaim take from it)
     main thread  queue -> arguments -> user function -> answer
 
-The main thread sends its answers by itself, in batches while tasks are short; a timer of
-the I/O thread sends what a longer task would hold back.
+The main thread sends its answers by itself, in batches while tasks are short; a timer
+of the I/O thread sends what a longer task would hold back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any
 
 import cloudpickle
 
-from sparkray.config import Settings
 from sparkray.protocol.codec import encode
 from sparkray.protocol.framing import LENGTH, frame
 from sparkray.protocol.messages import (
@@ -47,6 +46,7 @@ from sparkray.protocol.messages import (
 from sparkray.runtime import core
 from sparkray.runtime.context import RunningTask, running
 from sparkray.runtime.functions import DYNAMIC, STREAMING
+from sparkray.runtime.options import ConnectOptions
 from sparkray.runtime.refs import collecting
 from sparkray.store.serialize import deserialize, serialize
 from sparkray.transport.channel import Channel
@@ -67,7 +67,7 @@ _clock = time.perf_counter
 
 
 class Template:
-    """A task definition as the worker keeps it: the function is loaded when first run."""
+    """A task definition as kept here: the function is loaded when first run."""
 
     __slots__ = ("calls", "define", "function")
 
@@ -83,7 +83,9 @@ class Executor:
     def __init__(self, runtime: core.Runtime) -> None:
         self._runtime = runtime
         self._shared = runtime.shared
-        self._functions: dict[bytes, Any] = {}  #: by hash: bytes, then what they load to
+        self._functions: dict[
+            bytes, Any
+        ] = {}  #: by hash: bytes, then what they load to
         self._queue: queue.SimpleQueue[tuple[Channel, PushTask] | None] = (
             queue.SimpleQueue()
         )
@@ -168,9 +170,11 @@ class Executor:
             if current[1].number == message.number:
                 self._interrupt_main(current)
                 if message.recursive:
-                    self._runtime.cancel_children(self._task_id(*current))
+                    self._runtime.canceller.cancel_children(self._task_id(*current))
 
-    def _on_consumed(self, channel: Channel, messages: Sequence[StreamConsumed]) -> None:
+    def _on_consumed(
+        self, channel: Channel, messages: Sequence[StreamConsumed]
+    ) -> None:
         with self._consumption:
             for message in messages:
                 self._consumed[channel, message.number] = message.items
@@ -184,7 +188,7 @@ class Executor:
         current = self._current
         if current is not None and current[0] is channel:
             self._interrupt_main(current)
-            self._runtime.cancel_children(self._task_id(*current))
+            self._runtime.canceller.cancel_children(self._task_id(*current))
         if self._holder is channel:
             self._holder = None
 
@@ -478,7 +482,9 @@ class Executor:
         self._blocked = True
         channel = self._current[0]
         waiting = [key for key in list(self._pending) if key[0] is channel]
-        numbers = [key[1] for key in waiting if self._pending.pop(key, None) is not None]
+        numbers = [
+            key[1] for key in waiting if self._pending.pop(key, None) is not None
+        ]
         if numbers:
             self._bounce(channel, numbers)
         self._shared.agent.send(Blocked())
@@ -534,7 +540,7 @@ def run_worker(start: WorkerStart) -> None:
         ConnectionError: the agent is gone or refuses.
     """
     made: list[Executor] = []
-    options = core.ConnectOptions(
+    options = ConnectOptions(
         agent_socket=start.agent_socket,
         token=start.token,
         kind="worker",
@@ -545,7 +551,6 @@ def run_worker(start: WorkerStart) -> None:
         host=start.host,
         ports=(start.port_min, start.port_max),
         runtime_env=start.runtime_env,
-        settings=Settings(),
     )
     runtime = core.connect(options, lambda runtime: made.append(Executor(runtime)))
     _extend_path(runtime.config.sys_path)
@@ -559,4 +564,3 @@ def _extend_path(directories: Sequence[str]) -> None:
     """Let imports find what the driver's imports find, in the driver's order."""
     known = set(sys.path)
     sys.path[:0] = [directory for directory in directories if directory not in known]
-

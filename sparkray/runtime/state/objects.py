@@ -7,19 +7,19 @@ An **owned** object is kept while anything holds it:
     borrowers other processes, by worker id, each with a count
 
 A borrower's count is the number of AddBorrower minus RemoveBorrower messages for it.
-Those two may come on different connections and thus in either order, so a count may go
+Those two may come on different connections, thus in either order, so a count may go
 below zero for a moment; the object is free only when every count is exactly zero.
 
-A **borrowed** object is held by local refs and pins alike; when the last goes, the owner
-is told to take back all counts made on our behalf (``registered``).  One with no count
-of its own is covered by whoever sent it: the sender keeps it until our task has ended,
-and the answer to the task names what we go on to hold.
+A **borrowed** object is held by local refs and pins alike; when the last goes, the
+owner is told to take back all counts made on our behalf (``registered``).  One with no
+count of its own is covered by whoever sent it: the sender keeps it until our task has
+ended, and the answer to the task names what we go on to hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Protocol, Union
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -44,18 +44,18 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     millions.  The one cycle, with its task, is broken when the task ends."""
 
     id: bytes
-    owner: Union[Address, None] = None  #: None: this process
+    owner: Address | None = None  #: None: this process
     state: int = PENDING
     value: bytes = b""
     size: int = 0
-    sources: Union[list[ObjectSource], None] = None
+    sources: list[ObjectSource] | None = None
     local: int = 0
     pins: int = 0
     registered: int = 0  #: borrowed: counts that the owner has for us
     asked: bool = False  #: borrowed: the owner was asked for the value
-    borrowers: Union[dict[bytes, int], None] = None
-    contains: Union[list[Any], None] = None  #: entries whose refs are in the value
-    waiters: Union[list[Any], None] = None
+    borrowers: dict[bytes, int] | None = None
+    contains: list[Any] | None = None  #: entries whose refs are in the value
+    waiters: list[Any] | None = None
     task: Any = None  #: the task that makes it, while that is under way
     mapping: Any = None  #: weak ref to the mapped segment, while one is mapped
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import Any, Final, Union
+from typing import Any, Final
 
 import msgspec
 
@@ -28,7 +28,7 @@ MAX_REQUESTED: Final = 64
 
 
 class Task(msgspec.Struct, eq=False, gc=False):
-    """One submitted task, from `.remote()` until its answer.  See `Entry` for its form."""
+    """One submitted task, from `.remote()` until its answer.  In form like `Entry`."""
 
     number: int
     template: Any  #: its `TemplateState`
@@ -37,15 +37,15 @@ class Task(msgspec.Struct, eq=False, gc=False):
     retries_left: int
     parent: bytes = b""  #: id of the task that submitted this one, b"" for none
     attempt: int = 1
-    entries: Union[list[Any], None] = None  #: of all return values, if several
-    refs: Union[list[tuple[Any, Any]], None] = None  #: top-level ref arguments
-    pinned: Union[list[Any], None] = None  #: entries kept until the answer
-    stored_args: Union[Entry, None] = None  #: arguments too large for a message
+    entries: list[Any] | None = None  #: of all return values, if several
+    refs: list[tuple[Any, Any]] | None = None  #: top-level ref arguments
+    pinned: list[Any] | None = None  #: entries kept until the answer
+    stored_args: Entry | None = None  #: arguments too large for a message
     waiting: int = 0  #: arguments that do not exist yet
     worker: Any = None  #: the `LeasedWorker` it was pushed to
     cancelled: bool = False
     solo: bool = False  #: pushed alone: its worker died last time with tasks in flight
-    stream: Union[Stream, None] = None
+    stream: Stream | None = None
 
 
 class TemplateState:
@@ -189,9 +189,9 @@ class KeyQueue:
         busiest: LeasedWorker | None = None
         for worker in self.workers:
             waiting = len(worker.in_flight) - 1
-            if waiting > 0 and not worker.reclaiming:
-                if busiest is None or waiting > len(busiest.in_flight) - 1:
-                    busiest = worker
+            most = len(busiest.in_flight) - 1 if busiest is not None else 0
+            if waiting > most and not worker.reclaiming:
+                busiest = worker
         if busiest is None:
             return None
         numbers = list(busiest.in_flight)[1:]

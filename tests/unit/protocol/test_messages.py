@@ -20,7 +20,8 @@ def _structs(module: ModuleType) -> list[type[msgspec.Struct]]:
         for value in vars(module).values()
         if inspect.isclass(value)
         and issubclass(value, msgspec.Struct)
-        and value.__module__ == module.__name__
+        and value.__module__.startswith("sparkray.protocol.")
+        and (value.__module__ == module.__name__ or module is messages)
     ]
 
 

@@ -1,0 +1,75 @@
+"""Arguments of a call on their way: what is pickled, what is a ref, what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sparkray.runtime.refs import ObjectRef, collecting
+from sparkray.runtime.state.objects import Entry
+from sparkray.store.serialize import Serialized, serialize
+
+
+class PutsArguments(Protocol):
+    """Where large arguments go."""
+
+    @property
+    def inline_max_bytes(self) -> int: ...
+
+    def put_serialized(
+        self, serialized: Serialized, met: Sequence[ObjectRef], *, local: int, pins: int
+    ) -> Entry: ...
+
+
+class Packed:
+    """Serialized arguments and the refs in them.
+
+    Attributes:
+        body: pickled ``(args, kwargs)``, empty if they are in the store.
+        top: refs that are arguments themselves, by position or keyword.
+        met: refs somewhere inside of arguments.
+        stored: the entry of arguments too large for a message, with one pin.
+    """
+
+    __slots__ = ("body", "met", "stored", "top")
+
+    def __init__(
+        self,
+        body: bytes,
+        top: list[tuple[int | str, ObjectRef]] | None,
+        met: list[ObjectRef],
+        stored: Entry | None,
+    ) -> None:
+        self.body, self.top, self.met, self.stored = body, top, met, stored
+
+
+def pack(args: Any, kwargs: Any, name: str, store: PutsArguments) -> Packed:
+    """Serialize arguments; refs at the top level are taken out.
+
+    Raises:
+        TypeError: an argument cannot be pickled; says which and why.
+        ObjectStoreFullError: no room for large arguments.
+    """
+    top: list[tuple[int | str, ObjectRef]] | None = None
+    for index, value in enumerate(args):
+        if value.__class__ is ObjectRef:
+            top = top or []
+            top.append((index, value))
+    for keyword, value in kwargs.items():
+        if value.__class__ is ObjectRef:
+            top = top or []
+            top.append((keyword, value))
+    if top is not None:
+        args, kwargs = list(args), dict(kwargs)
+        for where, _ in top:
+            if isinstance(where, int):
+                args[where] = None
+            else:
+                kwargs[where] = None
+        args = tuple(args)
+    with collecting() as met:
+        serialized = serialize((args, kwargs), f"the arguments of {name}")
+    if serialized.size_bytes > store.inline_max_bytes:
+        stored = store.put_serialized(serialized, met, local=0, pins=1)
+        return Packed(b"", top, [], stored)
+    return Packed(serialized.to_bytes(), top, met, None)

@@ -1,0 +1,96 @@
+"""Streaming tasks, the owner's side: items come, are taken, and hold the task back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sparkray.protocol.codec import encode
+from sparkray.protocol.framing import frame
+from sparkray.protocol.messages import ReturnValue, StreamConsumed, StreamItem
+from sparkray.runtime.shared import Shared
+from sparkray.runtime.state.objects import FAILED, Entry
+from sparkray.runtime.state.scheduling import Task
+from sparkray.runtime.state.streams import Stream
+from sparkray.transport.channel import Channel
+
+
+class Streams:
+    """All streams that this process consumes.  The runtime's lock is held, except in
+    the ``on_...`` handler, which takes it.
+
+    Args:
+        tasks: the submitter's, by number.
+        settle_value: gives an entry the value of a message.
+        settle: the submitter's: queues what became ready.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        tasks: dict[int, Task],
+        settle_value: Callable[[Entry, ReturnValue], None],
+        settle: Callable[[], None],
+    ) -> None:
+        self._shared = shared
+        self._table = shared.table
+        self._tasks = tasks
+        self._settle_value = settle_value
+        self._settle = settle
+
+    def on_items(self, channel: Channel, messages: Sequence[StreamItem]) -> None:
+        with self._shared.lock:
+            for message in messages:
+                task = self._tasks.get(message.number)
+                if task is None or task.attempt != message.attempt:
+                    continue
+                stream = task.stream
+                if stream is not None and stream.is_new(message.value.index):
+                    self._add_item(stream, message.value)
+                    if stream.abandoned:
+                        self._tell_consumed(task, -1)
+            self._settle()
+
+    def _add_item(self, stream: Stream, value: ReturnValue) -> None:
+        first = stream.completed.binary()
+        entry = Entry(first[:-4] + (value.index + 1).to_bytes(4, "big"))
+        entry.pins = 1  # the stream's own, until the item is taken
+        self._table.entries[entry.id] = entry
+        self._settle_value(entry, value)
+        stream.add(entry)
+        if stream.abandoned:
+            self.drop_items(stream)
+        self._wake_stream(stream)
+
+    def fail(self, stream: Stream, error: bytes) -> None:
+        """The error becomes the last item: the consumer meets it in its place."""
+        if stream.total is None:
+            index = stream.arrived
+            self._add_item(stream, ReturnValue(index, b"", 0, [], []))
+            last = stream.entries.get(index)
+            if last is not None:
+                last.settle(FAILED, error)
+        self.end(stream)
+
+    def end(self, stream: Stream) -> None:
+        stream.finish()
+        self._wake_stream(stream)
+
+    def _wake_stream(self, stream: Stream) -> None:
+        waiters, stream.waiters = stream.waiters, []
+        for waiter in waiters:
+            waiter.notify(Entry(b""))
+
+    def drop_items(self, stream: Stream) -> None:
+        """Let go of items that nobody will take."""
+        while (entry := stream.take()) is not None:
+            self._table.unpin([entry])
+
+    def _tell_consumed(self, task: Task, count: int) -> None:
+        if task.worker is not None:
+            task.worker.channel.send(frame(encode(StreamConsumed(task.number, count))))
+
+    def note_taken(self, stream: Stream) -> None:
+        """An item was taken (or none ever will be): the task may go on."""
+        task = self._tasks.get(stream.number)
+        if task is not None and (stream.backpressure or stream.abandoned):
+            self._tell_consumed(task, -1 if stream.abandoned else stream.taken)
