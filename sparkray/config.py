@@ -107,11 +107,11 @@ class Settings:
         }
 
     def with_shared(self, shared: Mapping[str, float]) -> Settings:
-        known = {setting.name: setting for setting in dataclasses.fields(self)}
+        kinds: dict[str, Any] = {
+            setting.name: type(setting.default) for setting in dataclasses.fields(self)
+        }
         values = {
-            name: type(known[name].default)(value)
-            for name, value in shared.items()
-            if name in known
+            name: kinds[name](value) for name, value in shared.items() if name in kinds
         }
         return dataclasses.replace(self, **values)
 

@@ -1,7 +1,7 @@
 """What ``import sparkray`` must not do.  A process of its own, for imports stick.
 
-The time is printed (``pytest -s``) and not asserted: it is the machine's as much as ours.
-What it depends on is asserted: the modules that are loaded.
+The time is printed (``pytest -s``) and not asserted: it is the machine's as much as
+ours.  What it depends on is asserted: the modules that are loaded.
 """
 
 import functools
