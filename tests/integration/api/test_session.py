@@ -161,6 +161,53 @@ def test_a_killed_driver_takes_its_cluster_along(temp_dir: Path) -> None:
     until(lambda: not leftovers(temp_dir))
 
 
+def test_a_forked_child_works_and_its_end_ends_nothing() -> None:
+    run = run_driver(
+        """
+import os, sys, sparkray
+
+@sparkray.remote
+def add(x):
+    return x + 1
+
+sparkray.init(num_cpus=1, address="local")
+pid = os.fork()
+if pid == 0:
+    sys.exit(sparkray.get(add.remote(2), timeout=30))
+_, status = os.waitpid(pid, 0)
+print(status >> 8, sparkray.get(add.remote(3), timeout=30))
+"""
+    )
+    assert run.stdout.split() == ["3", "4"], run.stderr
+
+
+@pytest.mark.faults
+def test_a_forked_child_does_not_keep_a_dead_drivers_cluster(temp_dir: Path) -> None:
+    code = """
+import os, signal, time, sparkray
+sparkray.init(num_cpus=1)
+if os.fork() == 0:
+    os.close(1)
+    time.sleep(60)
+print(flush=True)
+time.sleep(60)
+"""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with driver:
+        assert driver.stdout is not None
+        driver.stdout.readline()
+        driver.kill()
+    try:
+        until(lambda: not discovery.nodes_on_this_host(temp_dir), 30)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+
+
 def test_a_private_cluster_is_not_joined_by_others(temp_dir: Path) -> None:
     mine = sparkray.init(num_cpus=1)
     run = run_driver("import sparkray; print(sparkray.init().address)")
