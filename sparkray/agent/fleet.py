@@ -79,6 +79,7 @@ class Fleet:
         self.table = WorkerTable(cap, new_worker_id)
         self._forks_at_a_time = 2 * max(1, os.cpu_count() or 1)
         self._zygotes: dict[str, ZygoteProcess] = {}
+        self._leaving: list[ZygoteProcess] = []  #: closed, not reaped yet
         self._queue: deque[tuple[bytes, PoolKey]] = deque()
         self._forking: set[bytes] = set()
         self._zygote_of: dict[bytes, ZygoteProcess] = {}
@@ -213,7 +214,10 @@ class Fleet:
             *(worker.key.runtime_env for worker in self.table.workers.values()),
         }
         for runtime_env in [env for env in self._zygotes if env not in needed]:
-            self._zygotes.pop(runtime_env).close()
+            process = self._zygotes.pop(runtime_env)
+            process.close()
+            self._leaving.append(process)
+        self._leaving = [p for p in self._leaving if not p.has_ended()]
 
     def _apply(self, effects: list[w.Effect]) -> None:
         for effect in effects:
@@ -284,7 +288,8 @@ class Fleet:
         _log.error("zygote %d ended; its workers end with it", process.pid)
         for worker_id, owner in list(self._zygote_of.items()):
             if owner is process:
-                self._gone(worker_id, "signal", "its parent process ended")
+                reason = f"its parent process ended\n{process.log_tail()}".strip()
+                self._gone(worker_id, "signal", reason)
 
     # --- deaths -----------------------------------------------------------------------
 
@@ -322,7 +327,7 @@ class Fleet:
             if worker.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(worker.pid, signal.SIGKILL)
-        zygotes = list(self._zygotes.values())
+        zygotes = [*self._zygotes.values(), *self._leaving]
         self._zygotes.clear()
         for process in zygotes:
             process.close()

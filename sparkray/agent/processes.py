@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sparkray.agent.logs import read_tail
 from sparkray.exceptions import RuntimeEnvSetupError
 from sparkray.protocol import codec, zygote
 from sparkray.protocol.framing import FrameDecoder, frame
@@ -45,6 +46,7 @@ class ZygoteProcess:
         on_end: Callable[[ZygoteProcess], None],
     ) -> None:
         self._on_message, self._on_end = on_message, on_end
+        self._log_path = log_path
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder()
         self._unsent = bytearray()
@@ -71,6 +73,16 @@ class ZygoteProcess:
 
     def close(self) -> None:
         """Let it go: it kills its workers and ends.  `wait` for that."""
+        self.send(zygote.Leave())
+        self._close_socket()
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def log_tail(self) -> str:
+        return read_tail(self._log_path)
+
+    def _close_socket(self) -> None:
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._socket)
@@ -103,7 +115,7 @@ class ZygoteProcess:
         except ConnectionError:
             data = b""
         if not data:
-            self.close()
+            self._close_socket()
             self._process.kill()  # it closed its socket: it ends, or is broken
             self._process.wait()
             self._on_end(self)

@@ -302,8 +302,8 @@ class AgentService:
             return
         del self.members[member.worker_id]
         if member.kind == "worker":
+            self.fleet.channel_closed(member.worker_id)  # first: it is lent no more
             self.leases.worker_gone(member.worker_id)
-            self.fleet.channel_closed(member.worker_id)
         driver = self.jobs.is_driver(member)
         self.leases.member_gone(member)
         ended = self.jobs.has_ended(member.job_id)  # then everybody hears of that

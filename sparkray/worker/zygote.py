@@ -72,6 +72,9 @@ class Zygote:
                 self._directories = message.directories
                 import_quietly(COMMON_MODULES)
                 self._say(zygote.Ready(os.getpid()))
+            elif isinstance(message, zygote.Leave):
+                self._directories = []
+                break
         self._end()
         return None
 

@@ -208,6 +208,30 @@ def test_variables_of_a_runtime_environment_are_set_before_python_starts(
     assert "SPARKRAY_TOKEN" not in environment
 
 
+def test_a_zygote_that_nobody_needs_any_more_ends_and_the_node_lives_on(
+    start: Callable[..., Node],
+) -> None:
+    node = start()
+    driver, special = node.driver(), node.driver()
+    before = len(psutil.Process(node.node.pid).children())
+    special.lease(runtime_env='{"env_vars":{"A":"1"}}')
+    zygotes = psutil.Process(node.node.pid).children
+    assert len(zygotes()) == before + 1
+    special.close()
+    eventually(lambda: len(zygotes()) == before)
+    assert os.path.exists(node.node.session_dir)
+    assert driver.lease().leases
+
+
+def test_an_environment_in_which_python_cannot_start_fails_with_its_words(
+    start: Callable[..., Node],
+) -> None:
+    driver = start().driver()
+    failed = driver.lease(runtime_env='{"env_vars":{"PYTHONHOME":"/nowhere"}}')
+    assert failed.error.kind == "RuntimeEnvSetupError"
+    assert "/nowhere" in failed.error.args[0]
+
+
 def test_a_runtime_environment_that_is_not_understood_fails_the_request(
     start: Callable[..., Node],
 ) -> None:
