@@ -22,7 +22,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import sparkray
 from sparkray import ids
@@ -321,6 +321,18 @@ async def _run_one(node: Node, starter: Starter, stop: asyncio.Future[str]) -> b
         await node.stop(reason)
 
 
+async def _run_and_exit(given: argparse.Namespace, settings: Settings) -> NoReturn:
+    """End the process as soon as the node has ended.
+
+    All is removed by then.  Leaving the usual way would wait for the threads of
+    libraries, among them some that were told to begin just before the end.
+    """
+    status = await run(given, settings, os.environ)
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)
+
+
 def main(argv: list[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     if given.head == bool(given.address):
@@ -336,7 +348,8 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         Starter(given.ready_fd, None).tell({"error": str(error), "kind": "ValueError"})
         return 1
-    return asyncio.run(run(given, settings, os.environ))
+    asyncio.run(_run_and_exit(given, settings))
+    raise AssertionError("unreachable")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -45,6 +45,10 @@ END_NODES_S: Final = 5.0
 FIRST_REPORT_S: Final = 10.0
 
 
+#: Tells a node that the whole cluster ends.
+_END: Final = DownItem(shutdown=control.Shutdown(b"", True))
+
+
 class _Link:
     """One open stream to an agent."""
 
@@ -87,7 +91,8 @@ class HeadService:
         self._address = ""
         self._started_s = time.monotonic()
         self._links: dict[bytes, _Link] = {}
-        self._link_closed = asyncio.Event()
+        self._links_changed = asyncio.Event()
+        self._ending = False
         self._stream_number = 0
         self._peers: dict[bytes, Peer] = {}
         self._view_timer: asyncio.TimerHandle | None = None
@@ -110,12 +115,12 @@ class HeadService:
 
     async def stop(self, reason: str) -> None:
         """End all nodes but the head's own, then this service.  Repeatable."""
-        item = DownItem(shutdown=control.Shutdown(b"", True))
+        self._ending = True
         others = [link for link in self._links.values() if not self._is_own(link)]
         _log.info("the cluster ends (%s); nodes to end: %d", reason, len(others))
-        _send([link.outbox for link in others], item)
+        _send([link.outbox for link in others], _END)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._no_links_but_own(), END_NODES_S)
+            await asyncio.wait_for(self._others_left(), END_NODES_S)
         for task in list(self._tasks):
             task.cancel()
         for link in self._links.values():
@@ -221,6 +226,8 @@ class HeadService:
         event = node_state.StreamOpened(link.number, time.monotonic())
         self._apply(self.nodes.handle(node_id, event))
         link.outbox.put_view(self._encoded_view())
+        if self._ending and not self._is_own(link):
+            _send([link.outbox], _END)
         return link
 
     async def _read(
@@ -250,7 +257,7 @@ class HeadService:
         if self._links.get(link.node_id) is not link:
             return  # a newer stream has taken its place
         del self._links[link.node_id]
-        self._link_closed.set()
+        self._links_changed.set()
         event = node_state.StreamBroken(link.number, time.monotonic())
         self._apply(self.nodes.handle(link.node_id, event))
         self._spawn(self._probe(link.node_id))
@@ -281,10 +288,15 @@ class HeadService:
         info = self.nodes.get(link.node_id)
         return info is not None and info.is_head
 
-    async def _no_links_but_own(self) -> None:
-        while not all(self._is_own(link) for link in self._links.values()):
-            self._link_closed.clear()
-            await self._link_closed.wait()
+    async def _others_left(self) -> None:
+        """Wait for the end of all streams, and of nodes whose stream is to come."""
+        while not all(self._is_own(link) for link in self._links.values()) or any(
+            self.nodes.state(node.node_id) is NodeState.JOINING and not node.is_head
+            for node in self.nodes.alive()
+        ):
+            self._links_changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._links_changed.wait(), self._tick_s)
 
     # --- effects ---------------------------------------------------------------------
 

@@ -218,6 +218,17 @@ def test_a_node_joins_and_ends_with_its_cluster(start: Start, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_cluster_that_ends_takes_a_node_along_that_has_just_joined(
+    start: Start,
+) -> None:
+    head = start("--head")
+    node = start(f"--address={head.wait_ready()['head']}")
+    node.wait_ready()  # its stream may not be open yet
+    head.process.terminate()
+    assert head.process.wait(20) == 0
+    assert node.process.wait(20) == 0
+
+
 def test_one_node_is_ended_and_the_other_goes_on(start: Start) -> None:
     head = start("--head")
     node = start(f"--address={head.wait_ready()['head']}")
