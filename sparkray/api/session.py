@@ -27,7 +27,7 @@ from sparkray.launch.discovery import Node
 from sparkray.launch.secrets import tls_contexts
 from sparkray.protocol.messages import JobConfig
 from sparkray.runtime import core
-from sparkray.runtime.options import ConnectOptions
+from sparkray.runtime.connection import ConnectOptions
 
 _log = logging.getLogger("sparkray")
 #: Modules that are worth importing before workers are forked, if the driver has them.

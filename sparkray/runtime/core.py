@@ -50,9 +50,9 @@ from sparkray.protocol.messages import (
 )
 from sparkray.runtime.agent_link import AgentLink
 from sparkray.runtime.cancel import Canceller
+from sparkray.runtime.connection import ConnectOptions
 from sparkray.runtime.fetch import Fetcher
 from sparkray.runtime.functions import TaskTemplate
-from sparkray.runtime.options import ConnectOptions
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.peers import Peers, remove_socket
 from sparkray.runtime.refs import ObjectRef, hooks

@@ -44,9 +44,9 @@ from sparkray.protocol.messages import (
     YieldLease,
 )
 from sparkray.runtime import core
+from sparkray.runtime.connection import ConnectOptions
 from sparkray.runtime.context import RunningTask, running
 from sparkray.runtime.functions import DYNAMIC, STREAMING
-from sparkray.runtime.options import ConnectOptions
 from sparkray.runtime.refs import collecting
 from sparkray.store.serialize import deserialize, serialize
 from sparkray.transport.channel import Channel
