@@ -7,8 +7,10 @@ threads.  Knows objects by id; who refers to them is the business of their owner
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -198,8 +200,8 @@ class NodeStore:
             return segment.map_for_writing(path, size_bytes)
 
         try:
-            await asyncio.to_thread(
-                flight.fetch, address, token, object_id, make_room, timeout_s
+            await _in_daemon_thread(
+                lambda: flight.fetch(address, token, object_id, make_room, timeout_s)
             )
         except BaseException:
             self.abort(object_id, _SELF)
@@ -417,3 +419,29 @@ class NodeStore:
             self._do(self._table.restore_failed(job.ticket, lost=True))
         else:
             self._do(self._table.restored(job.ticket))
+
+
+async def _in_daemon_thread(work: Callable[[], object]) -> None:
+    """Run ``work`` beside the loop; a peer that hangs does not hold up our exit."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        failure: BaseException | None = None
+        try:
+            work()
+        except BaseException as error:  # raised again where it is awaited
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, failure)
+
+    threading.Thread(target=run, name="sparkray-fetch", daemon=True).start()
+    await done

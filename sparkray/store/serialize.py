@@ -300,7 +300,7 @@ _WRITERS: Final[dict[type, Callable[[Any], Serialized | None]]] = {
 }
 
 
-# --- what is loaded --------------------------------------------------------------------
+# --- what is loaded -------------------------------------------------------------------
 
 _modules_known = 0  #: how many modules there were when we looked
 _torch_is_loaded = False
