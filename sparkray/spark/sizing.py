@@ -123,7 +123,8 @@ def too_few(least: int, executors: int, nodes: int, *, dynamic: bool) -> str:
         )
     return (
         f"asked for {least} nodes, and only {nodes} came up on Spark's {executors}"
-        " executors: other Spark stages may occupy all slots"
+        " executors: other Spark stages may occupy all slots, or Python starts slowly"
+        " there (start_timeout_s)"
     )
 
 

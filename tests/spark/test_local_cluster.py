@@ -7,7 +7,7 @@ import pytest
 
 from .conftest import Driver, leftovers, wait_until_gone
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 Run = Callable[[str], Driver]
 
 
