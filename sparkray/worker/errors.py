@@ -75,5 +75,7 @@ def exit_error(name: str, error: SystemExit) -> bytes:
     """Return the error of a task that called ``sys.exit``: it is not run again."""
     from sparkray.exceptions import WorkerCrashedError
 
-    made: SparkrayError = WorkerCrashedError(name, f"it called sys.exit({error.code!r})")
+    made: SparkrayError = WorkerCrashedError(
+        name, f"it called sys.exit({error.code!r})"
+    )
     return serialize(made).to_bytes()

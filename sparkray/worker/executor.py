@@ -24,7 +24,7 @@ from typing import Any
 import cloudpickle
 
 from sparkray.protocol.codec import encode
-from sparkray.protocol.framing import LENGTH, frame
+from sparkray.protocol.framing import frame
 from sparkray.protocol.messages import (
     Blocked,
     CancelTask,
@@ -36,7 +36,6 @@ from sparkray.protocol.messages import (
     Retiring,
     ReturnValue,
     StreamConsumed,
-    StreamItem,
     TaskDone,
     TaskReplied,
     TasksReclaimed,
@@ -46,18 +45,15 @@ from sparkray.protocol.messages import (
 from sparkray.runtime import core
 from sparkray.runtime.connection import ConnectOptions
 from sparkray.runtime.context import RunningTask, running
-from sparkray.runtime.functions import DYNAMIC, STREAMING
 from sparkray.runtime.refs import collecting
 from sparkray.store.serialize import deserialize, serialize
 from sparkray.transport.channel import Channel
 from sparkray.worker.errors import exit_error, task_error
+from sparkray.worker.results import Answers, Results, reply, task_id_of
 from sparkray.worker.start import WorkerStart
 
 log = logging.getLogger(__name__)
 
-#: Answers of short tasks may wait this long for company.
-BATCH_S = 0.0005
-BATCH_ANSWERS = 64
 #: The I/O thread sends answers that are held back longer than this.
 STALE_S = 0.002
 #: How often a worker that is asked to end looks whether its objects are still in use.
@@ -96,14 +92,10 @@ class Executor:
         self._interruptible = False
         self._blocked = False
         self._holder: Channel | None = None  #: who leases this worker
-        self._out: list[bytes] = []
-        self._out_channel: Channel | None = None
-        self._out_lock = threading.Lock()  #: guards the two above
-        self._flushed = 0.0
+        self._answers = Answers()
+        self._results = Results(runtime, self._answers, self._while_blocked)
         self._stale_check_due = False
         self._log_name = ""
-        self._consumed: dict[tuple[Channel, int], int] = {}
-        self._consumption = threading.Condition()  #: guards `_consumed`
         self._main = threading.get_ident()
         self._leaving = False
         self._install()
@@ -115,7 +107,7 @@ class Executor:
                 PushTask: self._on_push,
                 CancelTask: self._on_cancel,
                 ReclaimTasks: self._on_reclaim,
-                StreamConsumed: self._on_consumed,
+                StreamConsumed: self._results.on_consumed,
             }
         )
         self._shared.blocking = self._while_blocked
@@ -161,8 +153,7 @@ class Executor:
         for message in messages:
             task = self._pending.pop((channel, message.number), None)
             if task is not None:
-                reply = _reply(task, "cancelled")
-                channel.send(frame(encode(reply)))
+                channel.send(frame(encode(reply(task, "cancelled"))))
                 continue
             current = self._current
             if current is None or current[0] is not channel:
@@ -170,15 +161,7 @@ class Executor:
             if current[1].number == message.number:
                 self._interrupt_main(current)
                 if message.recursive:
-                    self._runtime.canceller.cancel_children(self._task_id(*current))
-
-    def _on_consumed(
-        self, channel: Channel, messages: Sequence[StreamConsumed]
-    ) -> None:
-        with self._consumption:
-            for message in messages:
-                self._consumed[channel, message.number] = message.items
-            self._consumption.notify_all()
+                    self._runtime.canceller.cancel_children(task_id_of(*current))
 
     def _owner_lost(self, channel: Channel) -> None:
         """Whoever called these tasks is gone: nobody wants their results."""
@@ -188,15 +171,13 @@ class Executor:
         current = self._current
         if current is not None and current[0] is channel:
             self._interrupt_main(current)
-            self._runtime.canceller.cancel_children(self._task_id(*current))
+            self._runtime.canceller.cancel_children(task_id_of(*current))
         if self._holder is channel:
             self._holder = None
 
     def _interrupt_main(self, current: tuple[Channel, PushTask]) -> None:
         self._cancelled = current
         signal.pthread_kill(self._main, signal.SIGINT)
-        with self._consumption:
-            self._consumption.notify_all()
 
     def _from_agent(self, message: Any) -> None:
         if isinstance(message, LeaseWanted):
@@ -217,7 +198,7 @@ class Executor:
             self._queue.put(None)
 
     def _flush_stale(self) -> None:
-        self._flush()
+        self._answers.flush()
         if self._pending or self._current is not None:
             self._shared.loop.call_later(STALE_S, self._flush_stale)
         else:
@@ -230,7 +211,7 @@ class Executor:
         work = self._queue
         while True:
             if work.empty():
-                self._flush()
+                self._answers.flush()
             item = work.get()
             if item is None:
                 return
@@ -247,7 +228,7 @@ class Executor:
         template: Template = channel.peer.templates[task.template]
         define = template.define
         running.task = RunningTask(
-            self._task_id(channel, task), define.name, define.depth, define.resources
+            task_id_of(channel, task), define.name, define.depth, define.resources
         )
         if define.name != self._log_name:
             self._mark_output(define.name)
@@ -259,9 +240,9 @@ class Executor:
             outcome = self._interrupted(channel, task, define, error)
         except SystemExit as error:
             error.__traceback__ = None
-            outcome = _reply(task, "exit", exit_error(define.name, error))
+            outcome = reply(task, "exit", exit_error(define.name, error))
         except BaseException as error:
-            outcome = _reply(task, "error", task_error(define.name, error, __file__))
+            outcome = reply(task, "error", task_error(define.name, error, __file__))
             error.__traceback__ = None  # it would keep the arguments alive
         run_s = _clock() - started
         self._answer(channel, task, define, outcome, run_s)
@@ -280,14 +261,14 @@ class Executor:
             self._interruptible = True
             value = function(*args, **kwargs)
             if define.num_returns != 1 or inspect.isgenerator(value):
-                return self._several(channel, task, define, value)
+                return self._results.several(channel, task, define, value)
         finally:
             self._interruptible = False
         with collecting() as met:
             serialized = serialize(value, f"the result of {define.name}")
         if not met and serialized.size_bytes <= self._shared.settings.inline_max_bytes:
             return serialized.to_bytes()
-        return self._reply_with(channel, task, [(serialized, met)])
+        return self._results.large(channel, task, serialized, met)
 
     def _load(self, template: Template) -> Callable[..., Any]:
         key = template.define.function_hash
@@ -314,79 +295,6 @@ class Executor:
                     kwargs[argument.where] = value
         return args, kwargs
 
-    def _several(
-        self, channel: Channel, task: PushTask, define: DefineTask, value: Any
-    ) -> TaskReplied:
-        count = define.num_returns
-        if count == STREAMING:
-            return self._stream(channel, task, define, value)
-        if count == 1:
-            raise TypeError(
-                f"{define.name} returned a generator, which cannot be sent;"
-                ' give it num_returns="streaming" or "dynamic"'
-            )
-        if count == 0:
-            return _reply(task, "ok", values=[_none(0)])
-        items = value if count == DYNAMIC else _exactly(count, value, define.name)
-        values = []
-        for item in items:
-            with collecting() as met:
-                values.append((serialize(item, f"the result of {define.name}"), met))
-        first = 1 if count == DYNAMIC else 0
-        return self._reply_with(channel, task, values, first)
-
-    def _reply_with(
-        self, channel: Channel, task: PushTask, values: list[Any], first: int = 0
-    ) -> TaskReplied:
-        """Return values that are large, several, or contain refs."""
-        owner = channel.peer.address
-        stem = self._task_id(channel, task)
-        parts = [
-            self._runtime.fetcher.return_value(
-                stem + (index + first).to_bytes(4, "big"), index, serialized, met, owner
-            )
-            for index, (serialized, met) in enumerate(values)
-        ]
-        return _reply(task, "ok", values=parts)
-
-    def _stream(
-        self, channel: Channel, task: PushTask, define: DefineTask, value: Any
-    ) -> TaskReplied:
-        owner, stem = channel.peer.address, self._task_id(channel, task)
-        index = 0
-        for item in value:
-            with collecting() as met:
-                serialized = serialize(item, f"item {index} of {define.name}")
-            del item
-            object_id = stem + (index + 1).to_bytes(4, "big")
-            part = self._runtime.fetcher.return_value(
-                object_id, index, serialized, met, owner
-            )
-            self._flush()
-            channel.send(frame(encode(StreamItem(task.number, task.attempt, part))))
-            index += 1
-            if define.backpressure:
-                self._await_consumer(channel, task, index, define.backpressure)
-        self._consumed.pop((channel, task.number), None)
-        reply = _reply(task, "ok", values=[_none(0)])
-        reply.items = index
-        return reply
-
-    def _await_consumer(
-        self, channel: Channel, task: PushTask, sent: int, limit: int
-    ) -> None:
-        key = (channel, task.number)
-
-        def may_go_on() -> bool:
-            taken = self._consumed.get(key, 0)
-            return taken < 0 or sent - taken < limit or channel.is_closed
-
-        with self._consumption:
-            if may_go_on():
-                return
-        with self._while_blocked(), self._consumption:
-            self._consumption.wait_for(may_go_on)
-
     def _interrupted(
         self,
         channel: Channel,
@@ -396,8 +304,8 @@ class Executor:
     ) -> TaskReplied:
         if self._cancelled is self._current:
             error.__traceback__ = None
-            return _reply(task, "cancelled")
-        return _reply(task, "error", task_error(define.name, error, __file__))
+            return reply(task, "cancelled")
+        return reply(task, "error", task_error(define.name, error, __file__))
 
     def _answer(
         self,
@@ -413,25 +321,12 @@ class Executor:
                 body = encode(TaskDone(task.number, task.attempt, run_s, outcome))
             else:
                 value = ReturnValue(0, outcome, len(outcome), [], [])
-                outcome = _reply(task, "ok", values=[value])
+                outcome = reply(task, "ok", values=[value])
         if isinstance(outcome, TaskReplied):
             outcome.run_s = run_s
             outcome.kept = kept or []
             body = encode(outcome)
-        with self._out_lock:
-            if self._out_channel is not channel:
-                self._flush_locked()
-                self._out_channel = channel
-            out = self._out
-            out.append(LENGTH.pack(len(body)))
-            out.append(body)
-            now = _clock()
-            if (
-                not define.batch
-                or now - self._flushed > BATCH_S
-                or len(out) > 2 * BATCH_ANSWERS
-            ):
-                self._flush_locked()
+        self._answers.add(channel, body, hold=define.batch)
 
     def _kept(self) -> list[bytes]:
         """Return the refs that came with tasks and are still in use here."""
@@ -439,21 +334,10 @@ class Executor:
         with self._shared.lock:
             return [entry.id for entry in self._shared.table.take_uncovered()]
 
-    def _flush(self) -> None:
-        if self._out:
-            with self._out_lock:
-                self._flush_locked()
-
-    def _flush_locked(self) -> None:
-        if self._out and self._out_channel is not None:
-            out, self._out = self._out, []
-            self._out_channel.send(b"".join(out))
-        self._flushed = _clock()
-
     def _count_call(self, channel: Channel, template: Template) -> None:
         template.calls += 1
         if template.calls >= template.define.max_calls:
-            self._flush()
+            self._answers.flush()
             channel.send(frame(encode(Retiring())))
 
     def _mark_output(self, name: str) -> None:
@@ -462,10 +346,6 @@ class Executor:
         mark = f"\x01task:{name}\n".encode()
         for fd in (1, 2):
             os.write(fd, mark)
-
-    def _task_id(self, channel: Channel, task: PushTask) -> bytes:
-        owner: bytes = channel.peer.address.worker_id
-        return owner + task.number.to_bytes(8, "big")
 
     def _interrupt(self, number: int, stack_frame: object) -> None:
         """Handler of SIGINT: stops the running task if it is the cancelled one."""
@@ -478,7 +358,7 @@ class Executor:
         if threading.get_ident() != self._main or self._current is None:
             yield
             return
-        self._flush()
+        self._answers.flush()
         self._blocked = True
         channel = self._current[0]
         waiting = [key for key in list(self._pending) if key[0] is channel]
@@ -493,44 +373,6 @@ class Executor:
         finally:
             self._blocked = False
             self._shared.agent.send(Unblocked())
-
-
-def _reply(
-    task: PushTask,
-    outcome: str,
-    error: bytes = b"",
-    values: list[ReturnValue] | None = None,
-) -> TaskReplied:
-    return TaskReplied(
-        number=task.number,
-        attempt=task.attempt,
-        run_s=0.0,
-        outcome=outcome,
-        values=values or [],
-        error=error,
-        kept=[],
-        items=0,
-    )
-
-
-def _none(index: int) -> ReturnValue:
-    value = serialize(None).to_bytes()
-    return ReturnValue(index, value, len(value), [], [])
-
-
-def _exactly(count: int, value: Any, name: str) -> list[Any]:
-    try:
-        items = list(value)
-    except TypeError:
-        raise ValueError(
-            f"{name} declares num_returns={count} but returned one"
-            f" {type(value).__name__}; return {count} values"
-        ) from None
-    if len(items) != count:
-        raise ValueError(
-            f"{name} declares num_returns={count} but returned {len(items)} values"
-        )
-    return items
 
 
 def run_worker(start: WorkerStart) -> None:

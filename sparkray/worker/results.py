@@ -1,0 +1,216 @@
+"""From what user code returned to answers: values, streams, and their batching."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from sparkray.protocol.codec import encode
+from sparkray.protocol.framing import LENGTH, frame
+from sparkray.protocol.messages import (
+    DefineTask,
+    PushTask,
+    ReturnValue,
+    StreamConsumed,
+    StreamItem,
+    TaskReplied,
+)
+from sparkray.runtime.core import Runtime
+from sparkray.runtime.functions import DYNAMIC, STREAMING
+from sparkray.runtime.refs import ObjectRef, collecting
+from sparkray.store.serialize import Serialized, serialize
+from sparkray.transport.channel import Channel
+
+#: Answers of short tasks may wait this long for company.
+BATCH_S: Final = 0.0005
+BATCH_ANSWERS: Final = 64
+
+_clock = time.perf_counter
+
+
+class Answers:
+    """Answers on their way out, several in one system call while tasks are short."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  #: guards the three below
+        self._out: list[bytes] = []
+        self._channel: Channel | None = None
+        self._flushed = 0.0
+
+    def add(self, channel: Channel, body: bytes, *, hold: bool) -> None:
+        """Send an answer, now or (``hold``) together with those that follow at once."""
+        with self._lock:
+            if self._channel is not channel:
+                self._flush()
+                self._channel = channel
+            out = self._out
+            out.append(LENGTH.pack(len(body)))
+            out.append(body)
+            due = _clock() - self._flushed > BATCH_S
+            if due or not hold or len(out) > 2 * BATCH_ANSWERS:
+                self._flush()
+
+    def flush(self) -> None:
+        """Send what is held back.  Any thread."""
+        if self._out:
+            with self._lock:
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._out and self._channel is not None:
+            out, self._out = self._out, []
+            self._channel.send(b"".join(out))
+        self._flushed = _clock()
+
+
+class Results:
+    """Turns what user code returned into answers that are more than one small value.
+
+    Args:
+        blocked: entered around a wait for the consumer of a stream.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        answers: Answers,
+        blocked: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._fetcher = runtime.fetcher
+        self._answers = answers
+        self._blocked = blocked
+        self._consumed: dict[tuple[Channel, int], int] = {}
+        self._consumption = threading.Condition()  #: guards `_consumed`
+
+    def large(
+        self,
+        channel: Channel,
+        task: PushTask,
+        serialized: Serialized,
+        met: list[ObjectRef],
+    ) -> TaskReplied:
+        """Answer with one value that is large, or has refs in it."""
+        return self._values(channel, task, [(serialized, met)], 0)
+
+    def several(
+        self, channel: Channel, task: PushTask, define: DefineTask, value: Any
+    ) -> TaskReplied:
+        count = define.num_returns
+        if count == STREAMING:
+            return self._stream(channel, task, define, value)
+        if count == 1:
+            raise TypeError(
+                f"{define.name} returned a generator, which cannot be sent;"
+                ' give it num_returns="streaming" or "dynamic"'
+            )
+        if count == 0:
+            return reply(task, "ok", values=[_none(0)])
+        items = value if count == DYNAMIC else _exactly(count, value, define.name)
+        values = []
+        for item in items:
+            with collecting() as met:
+                values.append((serialize(item, f"the result of {define.name}"), met))
+        first = 1 if count == DYNAMIC else 0
+        return self._values(channel, task, values, first)
+
+    def _values(
+        self, channel: Channel, task: PushTask, values: list[Any], first: int
+    ) -> TaskReplied:
+        """Answer with values, the first of which is return number ``first``."""
+        owner = channel.peer.address
+        stem = task_id_of(channel, task)
+        parts = [
+            self._fetcher.return_value(
+                stem + (index + first).to_bytes(4, "big"), index, serialized, met, owner
+            )
+            for index, (serialized, met) in enumerate(values)
+        ]
+        return reply(task, "ok", values=parts)
+
+    def _stream(
+        self, channel: Channel, task: PushTask, define: DefineTask, value: Any
+    ) -> TaskReplied:
+        owner, stem = channel.peer.address, task_id_of(channel, task)
+        index = 0
+        for item in value:
+            with collecting() as met:
+                serialized = serialize(item, f"item {index} of {define.name}")
+            del item
+            object_id = stem + (index + 1).to_bytes(4, "big")
+            part = self._fetcher.return_value(object_id, index, serialized, met, owner)
+            self._answers.flush()
+            channel.send(frame(encode(StreamItem(task.number, task.attempt, part))))
+            index += 1
+            if define.backpressure:
+                self._await_consumer(channel, task, index, define.backpressure)
+        self._consumed.pop((channel, task.number), None)
+        answer = reply(task, "ok", values=[_none(0)])
+        answer.items = index
+        return answer
+
+    def _await_consumer(
+        self, channel: Channel, task: PushTask, sent: int, limit: int
+    ) -> None:
+        key = (channel, task.number)
+
+        def may_go_on() -> bool:
+            taken = self._consumed.get(key, 0)
+            return taken < 0 or sent - taken < limit or channel.is_closed
+
+        with self._consumption:
+            if may_go_on():
+                return
+        with self._blocked(), self._consumption:
+            self._consumption.wait_for(may_go_on)
+
+    def on_consumed(self, channel: Channel, messages: Sequence[StreamConsumed]) -> None:
+        with self._consumption:
+            for message in messages:
+                self._consumed[channel, message.number] = message.items
+            self._consumption.notify_all()
+
+
+def reply(
+    task: PushTask,
+    outcome: str,
+    error: bytes = b"",
+    values: list[ReturnValue] | None = None,
+) -> TaskReplied:
+    return TaskReplied(
+        number=task.number,
+        attempt=task.attempt,
+        run_s=0.0,
+        outcome=outcome,
+        values=values or [],
+        error=error,
+        kept=[],
+        items=0,
+    )
+
+
+def _none(index: int) -> ReturnValue:
+    value = serialize(None).to_bytes()
+    return ReturnValue(index, value, len(value), [], [])
+
+
+def _exactly(count: int, value: Any, name: str) -> list[Any]:
+    try:
+        items = list(value)
+    except TypeError:
+        raise ValueError(
+            f"{name} declares num_returns={count} but returned one"
+            f" {type(value).__name__}; return {count} values"
+        ) from None
+    if len(items) != count:
+        raise ValueError(
+            f"{name} declares num_returns={count} but returned {len(items)} values"
+        )
+    return items
+
+
+def task_id_of(channel: Channel, task: PushTask) -> bytes:
+    owner: bytes = channel.peer.address.worker_id
+    return owner + task.number.to_bytes(8, "big")
