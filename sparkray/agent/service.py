@@ -198,6 +198,7 @@ class AgentService:
         self.logs.close()
         self.leases.stop()
         self._server.close()
+        await self.uplink.leave()
         await self.jobs.end_own(END_JOB_S)
         for task in list(self._tasks):
             task.cancel()

@@ -31,6 +31,8 @@ DEBOUNCE_S = 0.02
 HEAD_CALL_S = 30.0
 #: Longest pause between attempts to reach a head that is away.
 MAX_PAUSE_S = 1.0
+#: How long the last log lines of a node that ends may take.
+LAST_LOGS_S = 0.3
 #: Log batches that wait for the head; older ones are dropped.
 MAX_LOG_BATCHES = 1_000
 
@@ -148,11 +150,21 @@ class Uplink:
         self._logs.append(batch)
         self._wake.set()
 
+    async def leave(self) -> None:
+        """End the stream, once the last log lines are out.  Repeatable."""
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LAST_LOGS_S
+        while self._logs and not stream.done() and loop.time() < deadline:
+            await asyncio.sleep(DEBOUNCE_S)
+        stream.cancel()
+        await asyncio.wait([stream])
+
     async def stop(self) -> None:
-        if self._stream is not None:
-            self._stream.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._stream
+        """Close all connections."""
+        await self.leave()
         for _, peer in self._peers.values():
             await peer.close()
 
