@@ -21,10 +21,48 @@ from sparkray.protocol.messages import (
 from sparkray.runtime.agent_link import AgentLink
 from sparkray.runtime.peers import Peers
 from sparkray.runtime.state.objects import INLINE, STORED, Entry, ObjectTable
-from sparkray.transport.channel import IOLoop
+from sparkray.transport.channel import Channel, IOLoop
 
 #: How long dropped refs may wait before they are looked at.
 DRAIN_DELAY_S = 0.005
+
+
+class SendingLock:
+    """A lock for short sections that also queue messages.
+
+    Those messages are sent when the lock has been released: a system call under it would
+    hold up every other thread.
+    """
+
+    __slots__ = ("_acquire", "_release", "_unsent")
+
+    def __init__(self) -> None:
+        lock = threading.Lock()
+        self._acquire, self._release = lock.acquire, lock.release
+        self._unsent: list[Channel] = []
+
+    def queue(self, channel: Channel, data: bytes) -> None:
+        """Send framed bytes once the lock is free.  The lock is held."""
+        channel.queue(data)
+        self._unsent.append(channel)
+
+    def __enter__(self) -> None:
+        self._acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        unsent = self._unsent
+        if not unsent:
+            self._release()
+            return
+        self._unsent = []
+        try:
+            self._release()
+            for channel in unsent:
+                channel.transmit()
+        except BaseException:  # Ctrl-C: what was promised is sent all the same
+            for channel in unsent:
+                channel.transmit()
+            raise
 
 
 def _not_blocking() -> AbstractContextManager[None]:
@@ -42,7 +80,7 @@ class Shared:
     def __init__(self, loop: IOLoop, settings: Settings) -> None:
         self.loop = loop
         self.settings = settings
-        self.lock = threading.Lock()
+        self.lock = SendingLock()
         self.table = ObjectTable()
         self.agent: AgentLink
         self.peers: Peers

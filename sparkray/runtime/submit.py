@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 #: Short tasks that are submitted in quick succession travel together: a system call
 #: and a thread switch for each would cost more than the tasks.  `get` and `wait` push
 #: what is held back; a timer does it for callers that turn to something else.
-BURST_INTERVAL_S: Final = 0.0002
+BURST_INTERVAL_S: Final = 0.001
 BURST_BEGINS: Final = 3
 BURST_TASK_S: Final = 0.001
 BURST_TASKS: Final = 32
@@ -249,7 +249,7 @@ class Submitter:
             body = encode(message)
             parts.append(LENGTH.pack(len(body)))
             parts.append(body)
-        worker.channel.send(b"".join(parts))
+        self._shared.lock.queue(worker.channel, b"".join(parts))
 
     def _definition(self, worker: LeasedWorker, state: TemplateState) -> DefineTask:
         define: DefineTask = state.define

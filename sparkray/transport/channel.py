@@ -224,6 +224,19 @@ class Channel:
             elif not self.is_closed:
                 self._early.append(data)
 
+    def queue(self, data: bytes) -> None:
+        """Add framed bytes to what `transmit` sends.  Any thread; never blocks."""
+        with self._lock:
+            if self.is_open:
+                self._out.append(memoryview(data))
+            elif not self.is_closed:
+                self._early.append(data)
+
+    def transmit(self) -> None:
+        """Send what was queued, as far as the socket takes it.  Any thread."""
+        if self._out and self.is_open and not self._send_out():
+            self._watch_for_room()
+
     @property
     def unsent_bytes(self) -> int:
         return sum(map(len, self._out))
@@ -273,6 +286,14 @@ class Channel:
             self._receive()
 
     def _flush(self) -> None:
+        """The socket has room again.  I/O thread."""
+        if self._send_out():
+            with self._lock:
+                if not self._out and not self.is_closed:
+                    self._loop.modify(self._fd, _READ)
+
+    def _send_out(self) -> bool:
+        """Send from the buffer; return False if the socket is full."""
         with self._lock:
             try:
                 while self._out:
@@ -280,15 +301,14 @@ class Channel:
                     sent = self._socket.send(chunk)
                     if sent < len(chunk):
                         self._out[0] = chunk[sent:]
-                        return
+                        return False
                     self._out.popleft()
-                self._loop.modify(self._fd, _READ)
-                return
             except _NOT_NOW:
-                return
+                return False
             except OSError as error:
                 reason = f"sending failed: {error}"
-        self._close(reason)
+                self._loop.post(lambda: self._close(reason))
+        return True
 
     def _receive(self) -> None:
         while not self.is_closed and self._receive_once() and self._tls is not None:
