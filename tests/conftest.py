@@ -17,10 +17,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import hypothesis
 import pytest
 
 import sparkray
 from tests import leaks
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("sparkray", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("sparkray")
 
 LOCAL = {"num_cpus": 4, "resources": {"tok": 4, "gadget": 2}}
 MB = 1 << 20
