@@ -75,7 +75,7 @@ class StoreFiles:
     def _spill(self, number: int, size_bytes: int, file: int) -> None:
         os.makedirs(self._spill_directory, mode=0o700, exist_ok=True)
         data = segment.map_for_reading(self.path(number), size_bytes)
-        spill.write_spill(self._file(file), data)
+        spill.write_spill(self.spilled_path(file), data)
 
     async def restore(self, file: int, number: int, size_bytes: int) -> None:
         """Copy a spilled object into a segment.
@@ -88,11 +88,20 @@ class StoreFiles:
 
     def _restore(self, file: int, number: int, size_bytes: int) -> None:
         into = segment.map_for_writing(self.path(number), size_bytes)
-        spill.read_spill(self._file(file), into)
+        spill.read_spill(self.spilled_path(file), into)
+
+    async def verify(self, file: int, size_bytes: int) -> None:
+        """Check a spilled object that is to be read where it is.
+
+        Raises:
+            spill.SpillDamagedError: the file is not what was written.
+            OSError: it cannot be read.
+        """
+        await self._in_thread(spill.verify_spill, self.spilled_path(file), size_bytes)
 
     def delete_spilled(self, file: int) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._file(file))
+            os.unlink(self.spilled_path(file))
 
     async def close(self) -> None:
         """Wait for the threads, then remove both directories."""
@@ -104,5 +113,6 @@ class StoreFiles:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, function, *args)
 
-    def _file(self, file: int) -> str:
+    def spilled_path(self, file: int) -> str:
+        """Return where a spilled object is; it lies there as in a segment."""
         return f"{self._spill_directory}/{file}"

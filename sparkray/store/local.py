@@ -31,6 +31,7 @@ from sparkray.store.state.actions import (
     Remove,
     Restore,
     Spill,
+    Verify,
 )
 
 _log = logging.getLogger(__name__)
@@ -341,6 +342,8 @@ class NodeStore:
                     self._begin(self._make_file(ticket, number, capacity))
                 else:
                     self._answer(ticket, self._files.path(number), capacity)
+            case Pinned(ticket, _, size, file) if file:
+                self._answer(ticket, self._files.spilled_path(file), size)
             case Pinned(ticket, number, size):
                 self._answer(ticket, self._files.path(number), size)
             case Refused(ticket, reason):
@@ -351,6 +354,8 @@ class NodeStore:
                 self._begin(self._spill(action))
             case Restore():
                 self._begin(self._restore(action))
+            case Verify():
+                self._begin(self._verify(action))
             case DeleteFile(file):
                 self._files.delete_spilled(file)
 
@@ -412,13 +417,21 @@ class NodeStore:
             _log.warning("cannot restore an object from disk: %s", error)
             self._do(self._table.restore_failed(job.ticket, lost=False))
             return
+        reading = self._files.restore(job.file, job.segment, job.size_bytes)
+        await self._read_back(job.ticket, reading)
+
+    async def _verify(self, job: Verify) -> None:
+        checking = self._files.verify(job.file, job.size_bytes)
+        await self._read_back(job.ticket, checking)
+
+    async def _read_back(self, ticket: int, reading: Awaitable[None]) -> None:
         try:
-            await self._files.restore(job.file, job.segment, job.size_bytes)
+            await reading
         except (OSError, SpillDamagedError) as error:
             _log.warning("a spilled object is lost: %s", error)
-            self._do(self._table.restore_failed(job.ticket, lost=True))
+            self._do(self._table.restore_failed(ticket, lost=True))
         else:
-            self._do(self._table.restored(job.ticket))
+            self._do(self._table.restored(ticket))
 
 
 async def _in_daemon_thread(work: Callable[[], object]) -> None:

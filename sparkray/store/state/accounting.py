@@ -7,6 +7,9 @@
                (nothing)        SPILLING ──────spilled──────► SPILLED ◄─┐
                                     SEALED, and already on disk ────────┘
 
+A spilled object that finds no room, because readers hold all of it, is read where it
+is: they may be waiting for this very object.
+
 `free` leads out of every state.  Memory that a reader still maps stays counted as used
 until the last pin on it is gone, whatever became of the object.
 
@@ -28,8 +31,8 @@ from sparkray.store.state.actions import (
     Refused,
     Spill,
 )
+from sparkray.store.state.disk import Spills
 from sparkray.store.state.objects import (
-    SPILLER,
     IdleObjects,
     ObjectState,
     PinTable,
@@ -59,10 +62,7 @@ class Accounting:
         self._awaiting: dict[bytes, dict[int, Hashable]] = {}  #: pins: ticket -> client
         self._expected: set[bytes] = set()
         self._ticket = 0
-        self._file = 0
-        self._spills: dict[int, tuple[StoredObject, Segment]] = {}  #: by file
-        self._spilling_bytes = 0
-        self._may_spill = True
+        self._spills = Spills()
 
     # --- looking ---
 
@@ -284,7 +284,7 @@ class Accounting:
 
     def spilled(self, file: int) -> list[Action]:
         """The copy on disk is complete."""
-        stored, segment = self._end_spill(file)
+        stored, segment = self._spills.end(file)
         if not self._is_current(stored):
             return [DeleteFile(file), *self._segments.settle(segment), *self._serve()]
         stored.file = file
@@ -295,8 +295,8 @@ class Accounting:
 
     def spill_failed(self, file: int) -> list[Action]:
         """No copy could be made; nothing more is spilled until `allow_spilling`."""
-        self._may_spill = False
-        stored, segment = self._end_spill(file)
+        self._spills.allowed = False
+        stored, segment = self._spills.end(file)
         if not self._is_current(stored):
             return self._segments.settle(segment) + self._serve()
         stored.state = ObjectState.SEALED
@@ -304,21 +304,23 @@ class Accounting:
         return self._serve()
 
     def allow_spilling(self) -> list[Action]:
-        self._may_spill = True
+        self._spills.allowed = True
         return self._serve()
 
     def restored(self, ticket: int) -> list[Action]:
-        """The object is in memory again."""
+        """The object is in memory again, or its file may be read where it is."""
         stored, segment = self._end_restore(ticket)
         if not self._is_current(stored):
-            return [
-                DeleteFile(stored.file),
-                *self._segments.settle(segment),
-                *self._serve(),
-            ]
+            gone = [] if segment.file else self._segments.settle(segment)
+            return [*self._delete_file(stored), *gone, *self._serve()]
+        segment.object_id = stored.object_id
+        if segment.file:
+            stored.state = ObjectState.SPILLED
+            stored.in_place = segment
+            actions = self._answer_pins(stored.object_id)
+            return actions + self._let_go([segment]) + self._serve()
         stored.state = ObjectState.SEALED
         stored.segment = segment
-        segment.object_id = stored.object_id
         self._idle.touch(stored)
         return self._answer_pins(stored.object_id) + self._serve()
 
@@ -330,22 +332,16 @@ class Accounting:
                 segment could not be made, and another pin may try again.
         """
         stored, segment = self._end_restore(ticket)
-        actions = self._segments.discard(segment)
+        actions = [] if segment.file else self._segments.discard(segment)
         if lost or not self._is_current(stored):
             if self._is_current(stored):
                 del self._objects[stored.object_id]
-            actions.append(DeleteFile(stored.file))
+            actions += self._delete_file(stored)
         else:
             stored.state = ObjectState.SPILLED
         reason = "its file on disk could not be read back"
         actions += self._refuse_pins(stored.object_id, reason)
         return actions + self._serve()
-
-    def _end_spill(self, file: int) -> tuple[StoredObject, Segment]:
-        stored, segment = self._spills.pop(file)
-        self._spilling_bytes -= segment.capacity_bytes
-        segment.holders.discard(SPILLER)
-        return stored, segment
 
     def _end_restore(self, ticket: int) -> tuple[StoredObject, Segment]:
         room = self._rooms.get(ticket)
@@ -369,15 +365,16 @@ class Accounting:
             if self._rooms.creates_of(object_id) or object_id in self._expected:
                 return []
             return self._refuse_pins(object_id, "it was freed or lost")
-        if stored.state is ObjectState.SPILLED:
-            self._ask_restore(stored)
-        if stored.segment is None:
+        place = stored.segment or stored.in_place
+        if place is None:
+            if stored.state is ObjectState.SPILLED:
+                self._ask_restore(stored)
             return []
         actions: list[Action] = []
         for ticket, client in self._awaiting.pop(object_id).items():
-            self._pins.add(client, object_id, stored.segment)
-            pinned = Pinned(ticket, stored.segment.number, stored.size_bytes)
-            actions.append(pinned)
+            self._pins.add(client, object_id, place)
+            size = stored.size_bytes
+            actions.append(Pinned(ticket, place.number, size, place.file))
         self._idle.remove(object_id)
         return actions
 
@@ -402,11 +399,21 @@ class Accounting:
         """Segments have lost a holder."""
         actions: list[Action] = []
         for segment in segments:
-            if segment.object_id is None:
+            if segment.file:
+                actions += self._let_go_of_file(segment)
+            elif segment.object_id is None:
                 actions += self._segments.settle(segment)
             else:
                 self._idle.touch(self._objects[segment.object_id])
         return actions
+
+    def _let_go_of_file(self, segment: Segment) -> list[Action]:
+        if segment.holders:
+            return []
+        if segment.object_id is None:  # the object was freed meanwhile
+            return [DeleteFile(segment.file)]
+        self._objects[segment.object_id].in_place = None
+        return []
 
     # --- inside: room ---
 
@@ -420,12 +427,16 @@ class Accounting:
         while (room := self._rooms.first()) is not None:
             capacity = capacity_for(room.size_bytes)
             if not self._make_fit(capacity, actions):
-                return actions
+                restores = self._rooms.waiting_restores()
+                if not restores or self._will_fit(capacity):
+                    return actions
+                actions += map(self._read_in_place, restores)
+                continue
             segment, fresh, removals = self._segments.take(capacity, room.client)
             self._rooms.grant(room, segment)
             actions += [*removals, room.granted(fresh=fresh)]
         target = self._high_water_bytes
-        while self._segments.live_bytes - self._spilling_bytes > target:
+        while self._segments.live_bytes - self._spills.bytes > target:
             if not self._shrink(actions, keep=1):
                 break
         return actions
@@ -434,10 +445,20 @@ class Accounting:
         """Evict until there is room.  False: there may be when the disk is done."""
         table = self._segments
         while not table.would_fit(capacity_bytes):
-            planned = table.live_bytes - self._spilling_bytes + capacity_bytes
-            if planned <= table.limit_bytes or not self._shrink(actions, keep=0):
+            if self._will_fit(capacity_bytes) or not self._shrink(actions, keep=0):
                 return False
         return True
+
+    def _will_fit(self, capacity_bytes: int) -> bool:
+        """Whether there is room once the disk is done, if no spill is cut short."""
+        planned = self._segments.live_bytes - self._spills.bytes + capacity_bytes
+        return planned <= self._segments.limit_bytes
+
+    def _read_in_place(self, room: Room) -> Action:
+        """Serve a restore without memory."""
+        assert room.restores is not None
+        self._rooms.grant(room, Segment(0, 0, room.restores.file))
+        return room.granted(fresh=False)
 
     def _shrink(self, actions: list[Action], *, keep: int) -> bool:
         """Evict one object, or begin to; False if there is none beyond ``keep``."""
@@ -446,7 +467,7 @@ class Accounting:
             actions += self._evict(self._objects[object_id])
             return True
         object_id = self._idle.oldest_primary(keep=keep)
-        if object_id is None or not self._may_spill:
+        if object_id is None or not self._spills.allowed:
             return False
         actions.append(self._start_spill(self._objects[object_id]))
         return True
@@ -454,14 +475,9 @@ class Accounting:
     def _start_spill(self, stored: StoredObject) -> Action:
         assert stored.segment is not None
         self._idle.remove(stored.object_id)
-        self._file += 1
         stored.state = ObjectState.SPILLING
-        stored.segment.holders.add(SPILLER)
-        self._spilling_bytes += stored.segment.capacity_bytes
-        self._spills[self._file] = (stored, stored.segment)
-        return Spill(
-            stored.object_id, stored.segment.number, stored.size_bytes, self._file
-        )
+        file = self._spills.start(stored, stored.segment)
+        return Spill(stored.object_id, stored.segment.number, stored.size_bytes, file)
 
     def _abort(
         self, room: Room, *, gone: bool = False, reason: str = "it was withdrawn"
@@ -496,8 +512,15 @@ class Accounting:
             self._stop_restore(stored.object_id)
             if stored.state is ObjectState.RESTORING:
                 return []  # `restored` deletes the file
-        actions: list[Action] = [DeleteFile(stored.file)] if stored.file else []
+        actions = self._delete_file(stored)
         if stored.segment is not None:
             stored.segment.object_id = None
             actions += self._segments.settle(stored.segment)
         return actions
+
+    def _delete_file(self, stored: StoredObject) -> list[Action]:
+        """Delete the file of an object that is no more, or leave it to its readers."""
+        if stored.in_place is not None:
+            stored.in_place.object_id = None
+            return []
+        return [DeleteFile(stored.file)] if stored.file else []

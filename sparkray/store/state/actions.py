@@ -18,11 +18,12 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A pin holds: answer it."""
+    """A pin holds: answer it.  The object is in a segment, or in a ``file`` on disk."""
 
     ticket: int
     segment: int
     size_bytes: int
+    file: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,21 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class Verify:
+    """Check a file that is to be read where it is, then call as for `Restore`."""
+
+    ticket: int
+    size_bytes: int
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteFile:
     """Delete the file of a spilled object."""
 
     file: int
 
 
-Action: TypeAlias = Grant | Pinned | Refused | Remove | Spill | Restore | DeleteFile
+Action: TypeAlias = (
+    Grant | Pinned | Refused | Remove | Spill | Restore | Verify | DeleteFile
+)

@@ -40,6 +40,7 @@ class StoredObject:
     state: ObjectState
     segment: Segment | None
     file: int = 0  #: the file on disk that holds it, 0 for none
+    in_place: Segment | None = None  #: that file, while it is read where it is
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from sparkray.store.state.actions import Action, Grant, Restore
+from sparkray.store.state.actions import Action, Grant, Restore, Verify
 from sparkray.store.state.objects import StoredObject
 from sparkray.store.state.segments import Segment
 
@@ -34,6 +34,8 @@ class Room:
         place = (self.ticket, segment.number, segment.capacity_bytes, fresh)
         if stored is None:
             return Grant(*place)
+        if segment.file:
+            return Verify(self.ticket, stored.size_bytes, stored.file)
         return Restore(*place, stored.size_bytes, stored.file)
 
 
@@ -72,8 +74,8 @@ class RoomTable:
         return None
 
     def grant(self, room: Room, segment: Segment) -> None:
-        """Give room to the `first`."""
-        self._queue_of(room).popleft()
+        """Give room to one who waits."""
+        self._queue_of(room).remove(room)
         segment.holders.add(room.client)
         room.segment = segment
 
@@ -99,6 +101,9 @@ class RoomTable:
     def waiting_reader(self, object_id: bytes) -> Room | None:
         """Return the restore or copy of an object that waits for room, if any."""
         return next((r for r in self._readers if r.object_id == object_id), None)
+
+    def waiting_restores(self) -> list[Room]:
+        return [room for room in self._readers if room.restores is not None]
 
     def being_written(self) -> list[Room]:
         return [room for room in self._rooms.values() if room.segment is not None]

@@ -25,10 +25,14 @@ def capacity_for(size_bytes: int) -> int:
 
 
 class Segment:
-    """One file.  ``holders`` are clients, and names of work that reads or writes it."""
+    """One file.  ``holders`` are clients, and names of work that reads or writes it.
+
+    With a ``file`` it is no memory, but a spilled object that is read where it is.
+    """
 
     __slots__ = (
         "capacity_bytes",
+        "file",
         "holders",
         "number",
         "object_id",
@@ -36,9 +40,10 @@ class Segment:
         "writer",
     )
 
-    def __init__(self, number: int, capacity_bytes: int) -> None:
+    def __init__(self, number: int, capacity_bytes: int, file: int = 0) -> None:
         self.number = number
         self.capacity_bytes = capacity_bytes
+        self.file = file
         self.object_id: bytes | None = None
         self.holders: set[Hashable] = set()
         self.tainted = False

@@ -137,15 +137,34 @@ def test_a_full_store_says_by_what_it_is_full(tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
-def test_a_pin_that_finds_no_room_fails_in_time(tmp_path: Path) -> None:
+def test_a_spilled_object_that_finds_no_room_is_read_on_disk(tmp_path: Path) -> None:
     async def body(store: NodeStore) -> None:
         await put(store, 1, block(1, 8))
         await put(store, 2, block(2, 8), timeout_s=20.0)
         await read(store, 2)
-        with pytest.raises(ObjectStoreFullError, match="in use by readers"):
+        path, size = await store.pin("other", new_id(1))
+        assert path.startswith(str(tmp_path))
+        value = deserialize(segment.map_for_reading(path, size))
+        store.free([new_id(1)])
+        assert os.path.exists(path) and (value == block(1, 8)).all()
+        store.unpin("other", [new_id(1)])
+        assert not os.path.exists(path) and (value == block(1, 8)).all()
+
+    run(body, tmp_path)
+
+
+def test_a_damaged_file_is_not_read_on_disk_either(tmp_path: Path) -> None:
+    async def body(store: NodeStore) -> None:
+        await put(store, 1, block(1, 8))
+        await put(store, 2, block(2, 8), timeout_s=20.0)
+        await read(store, 2)
+        (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+        with file.open("r+b") as altered:
+            altered.seek(5 * MB)
+            altered.write(b"\xff")
+        with pytest.raises(ObjectLostError, match="could not be read back"):
             await store.pin("other", new_id(1))
-        store.forget_client("reader")
-        assert (await read(store, 1) == 1).all()
+        assert not file.exists() and not store.contains(new_id(1))
 
     run(body, tmp_path)
 

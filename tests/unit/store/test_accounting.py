@@ -25,6 +25,7 @@ from sparkray.store.state.actions import (
     Remove,
     Restore,
     Spill,
+    Verify,
 )
 from sparkray.store.state.objects import ObjectState
 
@@ -145,6 +146,48 @@ def test_a_pin_on_a_spilled_object_restores_it_and_its_file_is_kept() -> None:
     assert DeleteFile(1) in table.free([b"x"])
 
 
+def spilled_behind_a_pinned_one() -> tuple[Accounting, int, int]:
+    """Return a table with x on disk and y pinned in its place, a pin on x, the ticket
+    of its check."""
+    table = Accounting(10 * PAGE, 1.0)
+    put(table, "a", b"x", 8)
+    table.create("a", b"y", 8 * PAGE)
+    table.spilled(1)
+    table.seal("a", b"y", b"owner")
+    table.pin("reader", b"y")
+    pin, actions = table.pin("reader", b"x")
+    (check,) = actions
+    assert isinstance(check, Verify) and check.file == 1
+    return table, pin, check.ticket
+
+
+def test_a_spilled_object_that_finds_no_room_is_read_where_it_is() -> None:
+    table, pin, check = spilled_behind_a_pinned_one()
+    assert table.restored(check) == [Pinned(pin, 0, 8 * PAGE, file=1)]
+    second, actions = table.pin("other", b"x")
+    assert actions == [Pinned(second, 0, 8 * PAGE, file=1)]
+    table.unpin("reader", [b"x"])
+    table.unpin("other", [b"x"])
+    table.unpin("reader", [b"y"])
+    _, actions = table.pin("reader", b"x")
+    assert [type(action) for action in actions] == [Spill]  # of y: there is room again
+
+
+def test_a_file_that_is_read_where_it_is_goes_with_its_last_reader() -> None:
+    table, _, check = spilled_behind_a_pinned_one()
+    table.restored(check)
+    assert table.free([b"x"]) == []
+    assert table.forget_client("reader") == [DeleteFile(1)]
+
+
+def test_a_file_that_fails_its_check_loses_its_object() -> None:
+    table, pin, check = spilled_behind_a_pinned_one()
+    deleted, refused = table.restore_failed(check, lost=True)
+    assert deleted == DeleteFile(1)
+    assert isinstance(refused, Refused) and refused.ticket == pin
+    assert table.state_of(b"x") is None
+
+
 def test_an_object_written_twice_keeps_its_first_copy() -> None:
     table = Accounting(10 * PAGE, 1.0)
     first = grants(put(table, "a", b"x", 2))[0]
@@ -198,6 +241,7 @@ class StoreHistory(RuleBasedStateMachine):
         self.files: dict[int, object] = {}
         self.spills: list[Spill] = []
         self.restores: list[Restore] = []
+        self.checks: list[Verify] = []
         self.waiting: dict[int, tuple[str, str, bytes]] = {}
         self.writing: dict[tuple[str, bytes], int] = {}
         self.held: dict[tuple[str, bytes], list[tuple[int, object]]] = defaultdict(list)
@@ -212,9 +256,10 @@ class StoreHistory(RuleBasedStateMachine):
                     self.writing[client, object_id] = segment
                     self.version += 1
                     self.content[segment] = (object_id, self.version)
-                case Pinned(ticket, segment, _):
+                case Pinned(ticket, segment, _, file):
                     _, client, object_id = self.waiting.pop(ticket)
-                    content = self.content[segment]
+                    segment = -file if file else segment
+                    content = self._content(segment)
                     assert content[0] == object_id  # type: ignore[index]
                     self.held[client, object_id].append((segment, content))
                 case Refused(ticket, _):
@@ -228,8 +273,16 @@ class StoreHistory(RuleBasedStateMachine):
                     self._take(action.segment, action.capacity_bytes, action.fresh)
                     self.content[action.segment] = ("restoring", 0)
                     self.restores.append(action)
+                case Verify():
+                    assert action.file in self.files
+                    self.checks.append(action)
                 case DeleteFile(file):
+                    assert not self._is_used(-file)
                     self.files.pop(file, None)
+
+    def _content(self, segment: int) -> object:
+        """Return what a segment holds; a negative number is that of a file."""
+        return self.files[-segment] if segment < 0 else self.content[segment]
 
     def _take(self, segment: int, capacity: int, fresh: bool) -> None:
         assert (segment not in self.capacity) == fresh
@@ -319,6 +372,16 @@ class StoreHistory(RuleBasedStateMachine):
             lost = outcome == "lost"
             self.do(self.table.restore_failed(restore.ticket, lost=lost))
 
+    @precondition(lambda self: self.checks)
+    @rule(data=st.data(), good=st.booleans())
+    def finish_check(self, data: st.DataObject, good: bool) -> None:
+        check = data.draw(st.sampled_from(self.checks))
+        self.checks.remove(check)
+        if good:
+            self.do(self.table.restored(check.ticket))
+        else:
+            self.do(self.table.restore_failed(check.ticket, lost=True))
+
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
@@ -347,7 +410,7 @@ class StoreHistory(RuleBasedStateMachine):
     def what_is_pinned_never_changes(self) -> None:
         for held in self.held.values():
             for segment, content in held:
-                assert self.content[segment] == content
+                assert self._content(segment) == content
 
     def teardown(self) -> None:
         """With everybody gone and everything freed, nothing is used or waited for."""
@@ -355,7 +418,10 @@ class StoreHistory(RuleBasedStateMachine):
             self.forget_client(client)
         for number in range(6):
             self.do(self.table.free([bytes([number])]))
-        while self.spills or self.restores:
+        while self.spills or self.restores or self.checks:
+            for check in list(self.checks):
+                self.checks.remove(check)
+                self.do(self.table.restored(check.ticket))
             for spill in list(self.spills):
                 self.spills.remove(spill)
                 self.files[spill.file] = None

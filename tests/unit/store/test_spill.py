@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sparkray.store.spill import SpillDamagedError, read_spill, write_spill
+from sparkray.store.spill import (
+    SpillDamagedError,
+    read_spill,
+    verify_spill,
+    write_spill,
+)
 
 DATA = os.urandom(9_000_000)
 
@@ -19,11 +24,13 @@ def test_what_was_spilled_is_read_back(tmp_path: Path) -> None:
     into = memoryview(bytearray(len(DATA)))
     read_spill(path, into)
     assert into == DATA
+    verify_spill(path, len(DATA))
+    assert Path(path).read_bytes()[: len(DATA)] == DATA  # as in a segment
     assert os.listdir(tmp_path) == ["1"]
     assert os.stat(path).st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("place", [0, 8, 16, 40, 8_999_999])
+@pytest.mark.parametrize("place", [0, 40, 8_999_999, 9_000_000, 9_000_008, 9_000_016])
 def test_an_altered_file_is_noticed(tmp_path: Path, place: int) -> None:
     path = tmp_path / "1"
     write_spill(str(path), memoryview(DATA))
@@ -34,15 +41,19 @@ def test_an_altered_file_is_noticed(tmp_path: Path, place: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
     with pytest.raises(SpillDamagedError):
         read_spill(str(path), memoryview(bytearray(len(DATA))))
+    with pytest.raises(SpillDamagedError):
+        verify_spill(str(path), len(DATA))
 
 
-@pytest.mark.parametrize("length", [0, 31, 32, 1_000_000])
+@pytest.mark.parametrize("length", [0, 31, 1_000_000, 9_000_000, 9_000_031])
 def test_a_file_cut_off_is_noticed(tmp_path: Path, length: int) -> None:
     path = tmp_path / "1"
     write_spill(str(path), memoryview(DATA))
     os.truncate(path, length)
     with pytest.raises(SpillDamagedError):
         read_spill(str(path), memoryview(bytearray(len(DATA))))
+    with pytest.raises(SpillDamagedError):
+        verify_spill(str(path), len(DATA))
 
 
 def test_a_full_disk_is_an_error_that_names_directory_and_free_bytes(
