@@ -135,9 +135,10 @@ def _run_guard(order: Order) -> dict[str, str]:
         said: dict[str, str] = json.loads(line) if line else {"state": "failed"}
         if said["state"] == "started" and order.hold:
             guard.stdout.read()  # ends with the guard
-            said = {"state": "ended", "detail": f"exit code {guard.wait()}"}
-    if not line:
-        said["detail"] = f"the guard process ended with exit code {guard.wait()}"
+            said = {"state": "ended"}
+    code = guard.wait()
+    if not line or order.hold:
+        said.setdefault("detail", f"exit code {code}")
     return said
 
 

@@ -76,6 +76,8 @@ def executor_folders() -> list[Path]:
 
 def main() -> int:
     order = Order(**json.loads(sys.stdin.readline()))
+    if not order.hold and os.fork():
+        os._exit(0)  # nobody's child: the Python worker will not be there to reap it
     folder = executor_folder(order.executor_pid)
     process.make_private(folder.parent)
     _sweep(folder.parent)

