@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,7 @@ class LeaseDesk:
             new_id=new_lease_id,
             on_grant=fleet.granted,
             on_return=fleet.returned,
+            on_make_room=fleet.retire,
         )
         self._numbers = itertools.count(1)
         self._callers: dict[int, _Caller] = {}
@@ -111,6 +113,7 @@ class LeaseDesk:
         self._homes: dict[bytes, bytes] = {}  #: lease id -> node of its foreign holder
         self._guests: dict[bytes, tuple[bytes, bytes]] = {}
         self.foreign: dict[bytes, _Foreign] = {}
+        self._events: deque[e.Event] = deque()  #: the first is being handled
         self._ticking: asyncio.TimerHandle | None = None
 
     # --- runtimes of this node --------------------------------------------------------
@@ -297,9 +300,17 @@ class LeaseDesk:
         self.feed(e.WorkerBlocked(worker_id, blocked))
 
     def feed(self, event: e.Event) -> None:
-        """Give the scheduler an event and do what it says."""
-        for effect in self.table.handle(event, time.monotonic()):
-            self._perform(effect)
+        """Give the scheduler an event and do what it says.
+
+        What an effect causes comes after the other effects, which were decided before.
+        """
+        self._events.append(event)
+        if len(self._events) > 1:
+            return  # called by an effect
+        while self._events:
+            for effect in self.table.handle(self._events[0], time.monotonic()):
+                self._perform(effect)
+            self._events.popleft()
         if self._ticking is None and len(self.table.waiting):
             loop = asyncio.get_running_loop()
             self._ticking = loop.call_later(TICK_S, self._tick)
@@ -324,12 +335,10 @@ class LeaseDesk:
                 self._around.spawn(self._spill(effect, caller))
         elif isinstance(effect, e.StartWorkers):
             self._fleet.start(effect.key, effect.count)
-        elif isinstance(effect, e.AskBack):
+        else:
             member = self._around.members.get(effect.worker_id)
             if member is not None:
                 member.channel.send(LeaseWanted())
-        else:
-            self._fleet.retire(effect.worker_id)
 
     def _granted(self, effect: e.Grant) -> None:
         leases = [

@@ -121,11 +121,4 @@ class AskBack:
     worker_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MakeRoom:
-    """End this idle worker: the cap on processes leaves no room for another pool."""
-
-    worker_id: bytes
-
-
-Effect = Grant | Fail | Spill | StartWorkers | AskBack | MakeRoom
+Effect = Grant | Fail | Spill | StartWorkers | AskBack

@@ -24,7 +24,6 @@ from sparkray.agent.state.events import (
     Grant,
     HolderGone,
     LeaseReturned,
-    MakeRoom,
     NodeLost,
     PoolBroken,
     Requested,
@@ -46,6 +45,8 @@ from sparkray.resources import CPU, Vector, describe, fits, give_back, take
 
 #: A request that never fits beside smaller ones has the node kept free for it then.
 STARVING_AFTER_S: Final = 1.0
+#: A worker that was told to make room and has not by then: another is told, too.
+LEAVE_WITHIN_S: Final = 0.5
 #: A request that another node refused goes to none for this time.
 SPILL_AGAIN_AFTER_S: Final = 0.25
 
@@ -58,8 +59,8 @@ class _Walk:
     grants: dict[int, list[tuple[bytes, bytes]]] = field(default_factory=dict)
     placed: dict[int, int] = field(default_factory=dict)  #: request -> places taken
     starts: dict[PoolKey, int] = field(default_factory=dict)
+    new_processes: int = 0
     effects: list[Effect] = field(default_factory=list)
-    taken: set[bytes] = field(default_factory=set)  #: idle workers given in this walk
 
 
 class LeaseTable:
@@ -73,6 +74,8 @@ class LeaseTable:
         new_id: makes lease ids.
         on_grant: called with worker id and time when a worker is lent.
         on_return: called with worker id, "reusable" and time when its lease ends.
+        on_make_room: called with an idle worker that is to end: the cap on processes
+            leaves no room for another pool.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class LeaseTable:
         new_id: Callable[[], bytes],
         on_grant: Callable[[bytes, float], None],
         on_return: Callable[[bytes, bool, float], None],
+        on_make_room: Callable[[bytes], None],
     ) -> None:
         self.cluster, self.workers = cluster, workers
         self.available = cluster.own.available
@@ -95,6 +99,7 @@ class LeaseTable:
         self._min_hold_s = min_hold_s
         self._new_id = new_id
         self._on_grant, self._on_return = on_grant, on_return
+        self._on_make_room = on_make_room
         self._moved = 0.0  # when anything last moved, for the cap on processes
 
     # --- events -----------------------------------------------------------------------
@@ -225,9 +230,9 @@ class LeaseTable:
             self.waiting.remove(request)
             walk.effects.append(Grant(request_id, request.holder, leases))
         for key, wanted in walk.starts.items():
-            count = min(wanted - self.workers.starting(key), self.workers.room)
-            if count > 0:
-                walk.effects.append(StartWorkers(key, count))
+            if wanted > self.workers.starting(key):
+                missing = wanted - self.workers.starting(key)
+                walk.effects.append(StartWorkers(key, missing))
         return walk.effects
 
     def _walk(self, walk: _Walk, now: float) -> None:
@@ -284,8 +289,10 @@ class LeaseTable:
             self._grant(request, worker_id, walk, now)
         else:
             wanted = walk.starts.get(key, 0) + 1
-            if wanted > self.workers.starting(key) + self.workers.room:
-                return self._capped(request, walk, now)
+            if wanted > self.workers.starting(key):
+                if walk.new_processes >= self.workers.room:
+                    return self._capped(request, walk, now)
+                walk.new_processes += 1
             walk.starts[key] = wanted
         take(walk.room, request.resources)
         request.capped_since = None
@@ -294,10 +301,10 @@ class LeaseTable:
 
     def _capped(self, request: Request, walk: _Walk, now: float) -> bool:
         """No process may be started: make room if another pool has an idle one."""
-        idle = self.workers.longest_idle(but=_pool(request))
-        if idle is not None and idle not in walk.taken:
-            walk.taken.add(idle)
-            walk.effects.append(MakeRoom(idle))
+        if not self.workers.just_leaving(now, LEAVE_WITHIN_S):
+            idle = self.workers.longest_idle(but=_pool(request))
+            if idle is not None:
+                self._on_make_room(idle)
         if request.capped_since is None:
             request.capped_since = now
         return False

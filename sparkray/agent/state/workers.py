@@ -246,6 +246,13 @@ class WorkerTable:
         firsts = [next(iter(p)) for key, p in self._idle.items() if key != but]
         return min(firsts, key=lambda w: self.workers[w].since, default=None)
 
+    def just_leaving(self, now: float, within_s: float) -> int:
+        """Return how many processes were told to end no longer than that ago."""
+        return sum(
+            worker.state in (_S.RETIRING, _S.ENDING) and now - worker.since < within_s
+            for worker in self.workers.values()
+        )
+
     def nothing_moves(self) -> bool:
         """Tell if every process waits for something that another has to do."""
         return all(

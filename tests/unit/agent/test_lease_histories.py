@@ -43,11 +43,14 @@ class Histories(RuleBasedStateMachine):
             on_return=lambda worker, reusable, now: self.tell(
                 w.Returned(worker, reusable)
             ),
+            on_make_room=self.make_room,
         )
         self.waiting: set[int] = set()
         self.failed: set[int] = set()
         self.held: dict[bytes, bytes] = {}
         self.starting: list[bytes] = []
+        self.events: list[e.Event] = []
+        self.to_end: list[bytes] = []
 
     def on_grant(self, worker_id: bytes, now: float) -> None:
         assert self.workers.workers[worker_id].state is WorkerState.IDLE
@@ -57,20 +60,34 @@ class Histories(RuleBasedStateMachine):
         self.workers.handle(event, self.now)
 
     def feed(self, event: e.Event) -> None:
-        for effect in self.table.handle(event, self.now):
-            if isinstance(effect, e.Grant):
-                self.waiting.remove(effect.request_id)
-                for lease_id, worker_id in effect.leases:
-                    assert worker_id not in self.held.values(), "lent twice"
-                    self.held[lease_id] = worker_id
-            elif isinstance(effect, e.Fail):
-                self.waiting.remove(effect.request_id)
-            elif isinstance(effect, e.StartWorkers):
-                for _ in range(effect.count):
-                    (start,) = self.workers.handle(w.StartWanted(effect.key), self.now)
-                    self.starting.append(start.worker_id)
-            elif isinstance(effect, e.MakeRoom):
-                self.end_worker(effect.worker_id)
+        """As the agent does: what an effect causes comes after the other effects."""
+        self.events.append(event)
+        if len(self.events) > 1:
+            return
+        while self.events:
+            for effect in self.table.handle(self.events[0], self.now):
+                self.perform(effect)
+            self.events.pop(0)
+        while self.to_end:
+            self.end_worker(self.to_end.pop())
+
+    def make_room(self, worker_id: bytes) -> None:
+        assert self.workers.workers[worker_id].state is WorkerState.IDLE
+        self.tell(w.Retired(worker_id))
+        self.to_end.append(worker_id)
+
+    def perform(self, effect: e.Effect) -> None:
+        if isinstance(effect, e.Grant):
+            self.waiting.remove(effect.request_id)
+            for lease_id, worker_id in effect.leases:
+                assert worker_id not in self.held.values(), "lent twice"
+                self.held[lease_id] = worker_id
+        elif isinstance(effect, e.Fail):
+            self.waiting.remove(effect.request_id)
+        elif isinstance(effect, e.StartWorkers):
+            for _ in range(effect.count):
+                (start,) = self.workers.handle(w.StartWanted(effect.key), self.now)
+                self.starting.append(start.worker_id)
 
     def end_worker(self, worker_id: bytes) -> None:
         self.tell(w.Killed(worker_id, "exit", "test"))
@@ -190,6 +207,6 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
+    max_examples=60, stateful_step_count=30, deadline=None
 )
 TestHistories = Histories.TestCase

@@ -39,6 +39,7 @@ class Desk:
             on_return=lambda worker, reusable, now: self._tell(
                 w.Returned(worker, reusable)
             ),
+            on_make_room=self._make_room,
         )
         self.granted: dict[int, list[tuple[bytes, bytes]]] = {}
         self.failed: dict[int, e.Fail] = {}
@@ -47,6 +48,7 @@ class Desk:
         self.order: list[int] = []
         self.starting: list[bytes] = []
         self.at_once = True
+        self.to_end: list[bytes] = []
 
     def _new_id(self) -> bytes:
         return b"%08d" % next(self.ids)
@@ -57,8 +59,15 @@ class Desk:
     def feed(self, event: e.Event) -> None:
         for effect in self.table.handle(event, self.now):
             self._perform(effect)
+        while self.to_end:
+            self._tell(w.Gone(self.to_end[0]))
+            self.feed(e.WorkerGone(self.to_end.pop(0)))
         if self.at_once and self.starting:
             self.start_workers()
+
+    def _make_room(self, worker_id: bytes) -> None:
+        self._tell(w.Retired(worker_id))
+        self.to_end.append(worker_id)
 
     def _perform(self, effect: e.Effect) -> None:
         if isinstance(effect, e.Grant):
@@ -70,10 +79,6 @@ class Desk:
             self.spills.append(effect)
         elif isinstance(effect, e.AskBack):
             self.asked.append(effect.worker_id)
-        elif isinstance(effect, e.MakeRoom):
-            self._tell(w.Retired(effect.worker_id))
-            self._tell(w.Gone(effect.worker_id))
-            self.feed(e.WorkerGone(effect.worker_id))
         else:
             for _ in range(effect.count):
                 for start in self.workers.handle(w.StartWanted(effect.key), self.now):
