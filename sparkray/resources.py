@@ -33,9 +33,7 @@ def from_user(amounts: Mapping[str, float]) -> Vector:
         if isinstance(amount, bool) or not isinstance(amount, (int, float)):
             raise TypeError(f"resource {name!r} must be a number, not {amount!r}")
         if not 0 <= amount <= LARGEST:  # NaN neither
-            raise ValueError(
-                f"resource {name!r} must be 0 or more, not {amount!s:.40}"
-            )
+            raise ValueError(f"resource {name!r} must be 0 or more, not {amount!s:.40}")
         units = round(amount * UNIT)
         if amount and abs(units - amount * UNIT) > 1e-6 * max(1.0, units):
             raise ValueError(f"resource {name!r} is finer than 1/{UNIT}: {amount!r}")
