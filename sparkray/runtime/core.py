@@ -119,13 +119,11 @@ class Runtime:
         """Listen, attach to the agent, and become part of the cluster."""
         options, shared = self.options, self.shared
         shared.loop.start()
-        unix = listen_unix(self._path)
-        shared.peers.listen(unix)
+        sockets = [listen_unix(self._path)]
         port = 0
         if options.host:
-            tcp = listen_tcp(options.host, *options.ports)
-            port = tcp.getsockname()[1]
-            shared.peers.listen(tcp)
+            sockets.append(listen_tcp(options.host, *options.ports))
+            port = sockets[1].getsockname()[1]
         shared.agent = AgentLink(
             shared.loop,
             options.agent_socket,
@@ -153,6 +151,8 @@ class Runtime:
         shared.settings = options.settings.with_shared(attached.settings)
         shared.runtime_env = options.runtime_env or attached.config.runtime_env
         shared.peers.introduce(attached.cluster_id, attached.address)
+        for sock in sockets:  # only now can a peer's greeting be judged
+            shared.peers.listen(sock)
 
     # --- who and where ---
 
