@@ -396,7 +396,7 @@ def _spark_task() -> Any:
     return module.TaskContext.get() if module is not None else None
 
 
-class _CurrentStderr(logging.StreamHandler[Any]):
+class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes to whatever `sys.stderr` is at the time, as notebooks change it."""
 
     def __init__(self) -> None:
