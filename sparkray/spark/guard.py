@@ -28,6 +28,7 @@ import select
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,9 +118,37 @@ def _start(order: Order, folder: Path) -> NodeProcess:
         environment={**order.environment, "SPARKRAY_TOKEN_FILE": str(secret)},
     )
     try:
-        return process.start_node(options, timeout_s=order.timeout_s)
+        with _given_up_with_the_task():
+            return process.start_node(options, timeout_s=order.timeout_s)
     finally:
         secret.unlink()
+
+
+@contextlib.contextmanager
+def _given_up_with_the_task() -> Iterator[None]:
+    """End the node that starts in the block if the Spark task ends before it is up.
+
+    A node waits for its head; when that is gone, Spark cancels the task.
+    """
+    done_read, done_write = os.pipe()
+
+    def watch() -> None:
+        import psutil
+
+        if 0 not in select.select([0, done_read], [], [])[0]:
+            return
+        while not select.select([done_read], [], [], 0.2)[0]:
+            for child in psutil.Process().children():
+                child.terminate()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(done_write)
+        thread.join()
+        os.close(done_read)
 
 
 def _watch(order: Order, node: NodeProcess) -> int:

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -128,10 +129,11 @@ class Launcher:
             self._join(timeout_s)
 
     def _join(self, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
-            thread.join(timeout_s)
+            thread.join(max(0.0, deadline_s - time.monotonic()))
         return self.running == 0
 
     def _run(self) -> None:

@@ -42,7 +42,7 @@ SETTLED_S = 1.5
 #: Pauses between looks at the cluster: while starting, and later.
 LOOK_S = (0.03, 2.0)
 #: How long the Spark jobs of nodes may take to end by themselves at shutdown.
-END_TIMEOUT_S = 5.0
+END_TIMEOUT_S = 3.0
 
 
 def start_on_spark(

@@ -62,6 +62,8 @@ def test_udfs_run_nested_tasks_all_over_the_cluster(run_driver: Run) -> None:
         began = time.monotonic()
         with sparkray.init(spark):
             tell(again=sparkray.get(square.remote(4))[0], s=time.monotonic() - began)
+            found = frame.applyInPandas(lonely, "id long, said string").toPandas()
+            tell(said_again=found["said"][0])
         spark.stop()
         """
     ).results()
@@ -78,6 +80,7 @@ def test_udfs_run_nested_tasks_all_over_the_cluster(run_driver: Run) -> None:
     assert results["jobs"] == 0
     assert "sparkray.init(spark)" in results["said"]
     assert results["again"] == 16
+    assert results["said_again"] == "joined"
     print(f"init to first task on a running Spark: {results['s']:.2f} s")
 
 

@@ -166,6 +166,21 @@ def test_a_node_that_cannot_start_is_told_with_the_reason(
     wait_until(lambda: not guard.executor_folder(jvm.pid).exists())
 
 
+def test_a_node_that_is_starting_is_given_up_with_the_spark_task(
+    order: Order, head: NodeProcess
+) -> None:
+    head.kill()  # the node would wait for it
+    task = os.fork()
+    if task == 0:
+        executor._run_guard(order)
+        os._exit(0)
+    folder = guard.executor_folder(order.executor_pid)
+    wait_until(lambda: list(folder.glob("starting-*")))
+    os.kill(task, signal.SIGKILL)
+    os.waitpid(task, 0)
+    wait_until(lambda: not folder.exists())
+
+
 def test_what_a_dead_executors_killed_guard_left_is_swept_by_the_next(
     order: Order, folder: Path
 ) -> None:
