@@ -25,7 +25,9 @@ seconds and sizes bytes; a message names ids and says what the reader can do.
 from __future__ import annotations
 
 import contextlib
+import pickle
 import types
+from collections.abc import Callable
 from typing import Any
 
 _FIELD_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -76,7 +78,7 @@ class TaskError(SparkrayError):
         cls = _dual_class(type(cause))
         if cls is None:
             return self
-        error = cls.__new__(cls)
+        error = _bare(cls)
         TaskError.__init__(
             error, self.function_name, self.traceback_text, cause, self.where
         )
@@ -104,12 +106,22 @@ def _dual_class(cause: type[Exception]) -> type[TaskError] | None:
         try:
             name = f"TaskError({cause.__name__})"
             made: Any = type(name, (TaskError, cause), members)
-            made.__new__(made)
+            _bare(made)
         except Exception:  # a layout conflict, a final class, an odd __new__: user code
             _dual_classes[cause] = None
         else:
             _dual_classes[cause] = made
     return _dual_classes[cause]
+
+
+def _bare(cls: type[TaskError]) -> TaskError:
+    """Return an instance made by no code of the user's."""
+    for base in cls.__mro__:
+        new = vars(base).get("__new__")
+        if isinstance(new, types.BuiltinMethodType):
+            made: TaskError = new(cls)
+            return made
+    raise TypeError(f"{cls.__name__} cannot be made")
 
 
 def _copy_fields(cause: Exception, error: TaskError) -> None:
@@ -125,8 +137,10 @@ def _copy_fields(cause: Exception, error: TaskError) -> None:
 
 
 def _reduce_dual(self: TaskError) -> tuple[Any, ...]:
-    fields = (self.function_name, self.traceback_text, self.cause, self.where)
-    return _make_dual, fields
+    cause: Any = self.cause
+    if not _travels(cause):
+        cause = PortableCause.of(cause, _travels)
+    return _make_dual, (self.function_name, self.traceback_text, cause, self.where)
 
 
 def _make_dual(
@@ -142,6 +156,15 @@ def _ask_cause(self: TaskError, name: str) -> Any:
     return getattr(cause, name)
 
 
+def _travels(value: Any) -> bool:
+    """Whether plain pickle can take ``value`` there and back."""
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:  # whatever classes of users raise
+        return False
+    return True
+
+
 class PortableCause:
     """Stands for an exception that cannot be pickled, or not unpickled, as it is.
 
@@ -150,9 +173,16 @@ class PortableCause:
     """
 
     def __init__(
-        self, cls: type[BaseException], args: tuple[Any, ...], state: Any
+        self, cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
     ) -> None:
         self.fields = (cls, args, state)
+
+    @classmethod
+    def of(cls, cause: BaseException, travels: Callable[[Any], bool]) -> PortableCause:
+        """Return what stands for ``cause``; ``travels`` says what of it can be sent."""
+        args = tuple(arg if travels(arg) else repr(arg) for arg in cause.args)
+        state = {key: value for key, value in vars(cause).items() if travels(value)}
+        return cls(type(cause), args, state)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_cause, self.fields
@@ -161,7 +191,10 @@ class PortableCause:
 def _rebuild_cause(
     cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
 ) -> BaseException:
-    error = cls.__new__(cls, *args)
+    try:
+        error = cls.__new__(cls, *args)
+    except Exception:  # the user's own, which wants other arguments
+        error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(state)
     return error

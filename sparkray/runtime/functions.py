@@ -11,6 +11,7 @@ import cloudpickle
 from sparkray.protocol.messages import Strategy
 from sparkray.resources import Vector
 from sparkray.runtime.refs import ObjectRef, collecting
+from sparkray.store.code import dump_function
 from sparkray.store.explain import explain_unpicklable
 
 STREAMING: Final = -1
@@ -93,7 +94,7 @@ def pickle_function(
     """
     with collecting() as refs:
         try:
-            data = cloudpickle.dumps(function)
+            data = dump_function(function)
         except Exception as error:
             chain = explain_unpicklable(function, name)
             raise TypeError(f"cannot send {name} to workers: {chain}") from error

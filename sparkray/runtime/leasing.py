@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 #: How long an idle worker looks on before it takes waiting tasks from a busy one.
 RECLAIM_DELAY_S = 0.003
+#: A task behind others waits for one of them no longer than twice this time.
+STALL_S = 0.02
 
 _CRASHES = {"oom": OutOfMemoryError, "node": NodeDiedError}
 
@@ -56,6 +58,7 @@ class Leasing:
         self._shared = shared
         self._idle_check_due = False
         self._reclaim_due = False
+        self._watch_due = False
 
     # --- asking ---
 
@@ -177,6 +180,26 @@ class Leasing:
                 if found is not None:
                     worker, numbers = found
                     worker.channel.send(frame(encode(ReclaimTasks(numbers))))
+
+    def watch(self) -> None:
+        """Tasks were pushed behind others: see that these do not hold them up."""
+        if not self._watch_due:
+            self._watch_due = True
+            self._shared.loop.post(self._watch_on)
+
+    def _watch_on(self) -> None:
+        self._shared.loop.call_later(STALL_S, self._reclaim_stalled)
+
+    def _reclaim_stalled(self) -> None:
+        """Take back what waits behind tasks that run long.  Lock not held."""
+        with self._shared.lock:
+            keys = list(self._submitter.templates.keys.values())
+            for key in keys:
+                for worker, numbers in key.reclaim_from_stalled():
+                    worker.channel.send(frame(encode(ReclaimTasks(numbers))))
+            self._watch_due = any(key.has_tasks_behind_others() for key in keys)
+            if self._watch_due:
+                self._watch_on()
 
     def on_reclaimed(
         self, channel: Channel, messages: Sequence[TasksReclaimed]

@@ -250,6 +250,8 @@ class Submitter:
             parts.append(LENGTH.pack(len(body)))
             parts.append(body)
         self._shared.lock.queue(worker.channel, b"".join(parts))
+        if len(worker.in_flight) > 1:
+            self.leasing.watch()
 
     def _definition(self, worker: LeasedWorker, state: TemplateState) -> DefineTask:
         define: DefineTask = state.define
@@ -304,6 +306,7 @@ class Submitter:
     def _after_answers(self, worker: LeasedWorker | None) -> None:
         self.settle()
         if worker is not None:
+            worker.blocked = False
             self.dispatch(worker.key)
             if not worker.in_flight:
                 worker.key.saturated = False
@@ -329,7 +332,6 @@ class Submitter:
                     continue
                 if worker is not None:
                     worker.in_flight.pop(message.number, None)
-                    worker.blocked = False
                 self._note_kept(channel, message.kept)
                 self._conclude(task, message)
             self._after_answers(worker)

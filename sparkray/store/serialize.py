@@ -32,7 +32,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from sparkray.exceptions import SparkrayError
-from sparkray.store import reducers
+from sparkray.store import code, reducers
 from sparkray.store.copying import copy_into
 from sparkray.store.explain import explain_unpicklable
 
@@ -265,6 +265,8 @@ def _cloud_pickler() -> Any:
         import cloudpickle
 
         class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
+            dispatch_table = code.dispatch_table()
+
             def reducer_override(self, value: Any) -> Any:
                 reduced = reducers.reduce(value)
                 if reduced is NotImplemented:

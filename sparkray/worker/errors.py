@@ -45,11 +45,7 @@ def _try(error: TaskError, expected: type) -> bytes | None:
 
 
 def _portable(cause: BaseException | None) -> PortableCause | None:
-    if cause is None:
-        return None
-    args = tuple(arg if _travels(arg) else repr(arg) for arg in cause.args)
-    state = {key: value for key, value in vars(cause).items() if _travels(value)}
-    return PortableCause(type(cause), args, state)
+    return None if cause is None else PortableCause.of(cause, _travels)
 
 
 def _travels(value: Any) -> bool:

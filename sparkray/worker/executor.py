@@ -91,6 +91,9 @@ class Executor:
         self._cancelled: tuple[Channel, PushTask] | None = None
         self._interruptible = False
         self._blocked = False
+        self._waits: set[object] = set()  #: waits of the running task's threads
+        self._waits_lock = threading.Lock()  #: guards the two above
+        self._retired = False  #: runs nothing more; the owner knows
         self._holder: Channel | None = None  #: who leases this worker
         self._answers = Answers()
         self._results = Results(runtime, self._answers, self._while_blocked)
@@ -216,13 +219,16 @@ class Executor:
             if item is None:
                 return
             channel, task = item
-            if self._pending.pop((channel, task.number), None) is not None:
+            known = self._pending.pop((channel, task.number), None)
+            if known is not None and not self._retired:
                 self._current = item
                 try:
                     self._execute(channel, task)
                 finally:
                     self._current = None
                     running.task = None
+                    if self._waits:  # of threads that it left behind
+                        self._end_waits()
 
     def _execute(self, channel: Channel, task: PushTask) -> None:
         template: Template = channel.peer.templates[task.template]
@@ -337,6 +343,7 @@ class Executor:
     def _count_call(self, channel: Channel, template: Template) -> None:
         template.calls += 1
         if template.calls >= template.define.max_calls:
+            self._retired = True  # before it is said: what waits here runs elsewhere
             self._answers.flush()
             channel.send(frame(encode(Retiring())))
 
@@ -355,24 +362,39 @@ class Executor:
     @contextlib.contextmanager
     def _while_blocked(self) -> Iterator[None]:
         """Around a wait of user code: lend the CPU on, hand back what waits behind."""
-        if threading.get_ident() != self._main or self._current is None:
+        current = self._current
+        if current is None:
             yield
             return
-        self._answers.flush()
-        self._blocked = True
-        channel = self._current[0]
-        waiting = [key for key in list(self._pending) if key[0] is channel]
-        numbers = [
-            key[1] for key in waiting if self._pending.pop(key, None) is not None
-        ]
-        if numbers:
-            self._bounce(channel, numbers)
-        self._shared.agent.send(Blocked())
+        wait = object()
         try:
+            self._begin_wait(wait, current[0])
             yield
         finally:
-            self._blocked = False
-            self._shared.agent.send(Unblocked())
+            self._end_waits(wait)
+
+    def _begin_wait(self, wait: object, channel: Channel) -> None:
+        self._answers.flush()
+        with self._waits_lock:
+            self._waits.add(wait)
+            if self._blocked:
+                return
+            self._blocked = True
+            waiting = [key for key in list(self._pending) if key[0] is channel]
+            numbers = [
+                key[1] for key in waiting if self._pending.pop(key, None) is not None
+            ]
+            if numbers:
+                self._bounce(channel, numbers)
+            self._shared.agent.send(Blocked())
+
+    def _end_waits(self, *waits: object) -> None:
+        """End some waits, or (none given) all of a task that has ended."""
+        with self._waits_lock:
+            self._waits = self._waits - set(waits) if waits else set()
+            if self._blocked and not self._waits:
+                self._blocked = False
+                self._shared.agent.send(Unblocked())
 
 
 def run_worker(start: WorkerStart) -> None:

@@ -4,7 +4,7 @@ For each scheduling key there is a queue of tasks that are ready to run and the 
 leased for it.  How many tasks a worker may hold follows the measured run time of the
 function: about ``work_ahead_s`` of work beyond the running task; just one task for long
 or unknown functions.  What a busy worker has not started is reclaimed when another
-falls idle.
+falls idle, and when the task that runs takes much longer than those before it.
 
 Plain fields and plain functions: a task passes through here on the hot path.
 """
@@ -96,6 +96,7 @@ class LeasedWorker:
         "lease",
         "leaving",
         "reclaiming",
+        "watched",
     )
 
     def __init__(self, lease: Lease, key: KeyQueue, channel: Any, now: float) -> None:
@@ -106,8 +107,9 @@ class LeasedWorker:
         self.idle_since = now
         self.known: set[int] = channel.peer.known_templates
         self.leaving = False  #: gets no more tasks: wanted by others, or retiring
-        self.blocked = False  #: its task waits for others; gets no tasks meanwhile
+        self.blocked = False  #: its task waits or runs long; gets no tasks meanwhile
         self.reclaiming = False  #: asked to give tasks back, not answered yet
+        self.watched = -1  #: number of the task that ran at the last look
 
 
 class KeyQueue:
@@ -197,6 +199,25 @@ class KeyQueue:
         numbers = list(busiest.in_flight)[1:]
         busiest.reclaiming = True
         return busiest, numbers[len(numbers) // 2 :]
+
+    def reclaim_from_stalled(self) -> list[tuple[LeasedWorker, list[int]]]:
+        """Return workers whose task ran at the last call already, with those behind it.
+
+        They wait in the queue from then on, for any worker but a stalled one.
+        """
+        stalled = []
+        for worker in self.workers:
+            if len(worker.in_flight) < 2:
+                continue
+            running, *behind = worker.in_flight
+            if worker.watched == running and not worker.reclaiming:
+                worker.blocked = worker.reclaiming = True
+                stalled.append((worker, behind))
+            worker.watched = running
+        return stalled
+
+    def has_tasks_behind_others(self) -> bool:
+        return any(len(worker.in_flight) > 1 for worker in self.workers)
 
     def put_back(self, tasks: list[Task]) -> None:
         """Queue tasks again, in front and in order: they were first before."""

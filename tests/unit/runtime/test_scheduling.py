@@ -171,3 +171,16 @@ def test_the_run_time_is_a_moving_average() -> None:
     template.note_run(1.0)
     template.note_run(2.0)
     assert template.run_s == pytest.approx(1.1)
+
+
+def test_what_waits_behind_a_task_that_runs_long_is_taken_back() -> None:
+    key = key_with(2)
+    queue_tasks(key, 7, run_s=0.00001)
+    assert pushed(key) == [4, 3]
+    first, second = key.workers
+    assert key.reclaim_from_stalled() == []
+    second.in_flight.pop(4)  # it goes on
+    assert key.reclaim_from_stalled() == [(first, [1, 2, 3])]
+    assert key.reclaim_from_stalled() == [(second, [6])], "and each is asked once"
+    queue_tasks(key, 1, run_s=0.00001)
+    assert pushed(key) == [4, 2], "nothing more behind a stalled one"
