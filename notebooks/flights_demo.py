@@ -34,7 +34,7 @@ import sparkray
 FOLDS = 3
 GRID = [
     {"learning_rate": rate, "max_leaf_nodes": leaves, "max_iter": 40}
-    for rate in (0.05, 0.1, 0.2)
+    for rate in (0.05, 0.1)
     for leaves in (15, 31)
 ]
 WEATHER_COLUMNS = ["temp", "wind_speed", "precip", "visib", "pressure"]
