@@ -16,6 +16,7 @@ from sparkray.agent.leasing import LeaseDesk
 from sparkray.agent.members import Member
 from sparkray.agent.objects import ObjectDesk
 from sparkray.agent.uplink import Uplink
+from sparkray.exceptions import ProtocolError
 from sparkray.protocol import control
 from sparkray.protocol import messages as m
 from sparkray.transport.errors import kind_of
@@ -57,11 +58,21 @@ class RuntimeCalls:
         self._numbers = itertools.count(FIRST_NUMBER)
 
     def receive(self, member: Member, message: Any) -> None:
-        """Serve one message.
+        """Serve one message.  A call gets an answer even if serving it fails.
 
         Raises:
             ProtocolError: agents take no such message.
         """
+        try:
+            self._serve(member, message)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            _log.exception("a message of process %d failed", member.pid)
+            if hasattr(message, "call"):
+                member.channel.fail(message.call, error)
+
+    def _serve(self, member: Member, message: Any) -> None:
         handler = _HANDLERS.get(type(message))
         if handler is not None:
             handler(self, member, message)

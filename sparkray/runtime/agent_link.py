@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable
@@ -22,10 +23,23 @@ class _Call:
         self.answer: Any = None
         self.arrived = threading.Lock()
         self.arrived.acquire()
+        self._undo: list[Callable[[Any], None]] = []
 
     def __call__(self, answer: Any) -> None:
         self.answer = answer
         self.arrived.release()
+        self._settle()
+
+    def abandon(self, undo: Callable[[Any], None]) -> None:
+        """Nobody waits any more: give the answer to ``undo`` once it is there."""
+        self._undo.append(undo)
+        if self.answer is not None:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._undo:
+            with contextlib.suppress(IndexError):  # the other thread was faster
+                self._undo.pop()(self.answer)
 
 
 class AgentLink:
@@ -107,7 +121,10 @@ class AgentLink:
         return self.wait_for(self.start(build), timeout_s)
 
     def start(self, build: Callable[[int], Any]) -> _Call:
-        """Send a call whose answer `wait_for` gets later: several can be under way."""
+        """Send a call whose answer `wait_for` gets later: several can be under way.
+
+        One that is not waited for to the end is to be abandoned.
+        """
         waiting = _Call()
         self.request(build, waiting)
         return waiting

@@ -6,7 +6,6 @@ A caller waits on a lock of its own that the I/O thread releases; Ctrl-C interru
 from __future__ import annotations
 
 import concurrent.futures
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -42,45 +41,12 @@ from sparkray.runtime.state.objects import (
 )
 from sparkray.runtime.state.streams import Stream
 from sparkray.runtime.submit import Submitter, describe
+from sparkray.runtime.waiter import FutureWaiter, Waiter
 from sparkray.store.segment import WritableSegments, map_for_reading
 from sparkray.store.serialize import Serialized, deserialize, serialize
 
 #: First byte of the value of a ``num_returns="dynamic"`` task: a list of object ids.
 DYNAMIC_KIND: Final = 0x06
-
-
-class Waiter:
-    """One waiting thread: released when enough entries are settled, or one failed."""
-
-    __slots__ = ("released", "remaining", "stop_on_failure")
-
-    def __init__(self, remaining: int, *, stop_on_failure: bool) -> None:
-        self.remaining = remaining
-        self.stop_on_failure = stop_on_failure
-        self.released = threading.Lock()
-        self.released.acquire()
-
-    def notify(self, entry: Entry) -> None:
-        if self.remaining <= 0:
-            return
-        self.remaining -= 1
-        if not self.remaining or (self.stop_on_failure and entry.state == FAILED):
-            self.remaining = 0
-            self.released.release()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Return False on time-out."""
-        return self.released.acquire(timeout=-1 if timeout_s is None else timeout_s)
-
-
-class _FutureWaiter:
-    """Completes a future once its object is there, on a thread of the resolver."""
-
-    def __init__(self, resolve: Callable[[], None]) -> None:
-        self._resolve = resolve
-
-    def notify(self, entry: Entry) -> None:
-        self._resolve()
 
 
 class Fetcher:
@@ -167,9 +133,32 @@ class Fetcher:
             return
         agent = self._shared.agent
         with self._shared.blocking():
-            calls = [(e, agent.start(self._pin_call(e))) for e in stored]
-            for entry, call in calls:
-                self._map(entry, agent.wait_for(call))
+            calls = [(e, agent.start(self._pin_call(e))) for e in reversed(stored)]
+            try:
+                while calls:
+                    entry, call = calls[-1]
+                    pinned = agent.wait_for(call)
+                    calls.pop()
+                    self._map(entry, pinned)
+            finally:  # one failed, or Ctrl-C
+                for entry, call in calls:
+                    call.abandon(self._undo_pin(entry.id))
+
+    def _pin(self, entry: Entry) -> ObjectPinned:
+        call = self._shared.agent.start(self._pin_call(entry))
+        try:
+            pinned: ObjectPinned = self._shared.agent.wait_for(call)
+        except BaseException:
+            call.abandon(self._undo_pin(entry.id))
+            raise
+        return pinned
+
+    def _undo_pin(self, object_id: bytes) -> Callable[[Any], None]:
+        def undo(answer: Any) -> None:
+            if isinstance(answer, ObjectPinned):
+                self._shared.note_unmapped(object_id)
+
+        return undo
 
     def _pin_call(self, entry: Entry) -> Callable[[int], PinObject]:
         return lambda call: PinObject(call, entry.id, entry.sources or [])
@@ -181,10 +170,10 @@ class Fetcher:
                 s.node_id == self._shared.address.node_id for s in entry.sources or ()
             )
             if near:
-                pinned = self._shared.agent.call(self._pin_call(entry))
+                pinned = self._pin(entry)
             else:
                 with self._shared.blocking():
-                    pinned = self._shared.agent.call(self._pin_call(entry))
+                    pinned = self._pin(entry)
             view = self._map(entry, pinned)
         return view
 
@@ -194,7 +183,13 @@ class Fetcher:
 
     def _map(self, entry: Entry, pinned: ObjectPinned) -> memoryview:
         object_id, note = entry.id, self._shared.note_unmapped
-        view = map_for_reading(pinned.path, pinned.size_bytes, lambda: note(object_id))
+        try:
+            view = map_for_reading(
+                pinned.path, pinned.size_bytes, lambda: note(object_id)
+            )
+        except BaseException:
+            note(object_id)
+            raise
         with self._shared.lock:
             known = self._mapping(entry)
             if known is not None:
@@ -295,8 +290,10 @@ class Fetcher:
         shared = self._shared
         shared.drain()  # what was dropped just now makes room
         size = serialized.size_bytes
-        created = shared.agent.call(lambda call: CreateObject(call, object_id, size))
         try:
+            created = shared.agent.call(
+                lambda call: CreateObject(call, object_id, size)
+            )
             self._segments.write(created.path, created.capacity_bytes, serialized)
         except BaseException:
             shared.agent.send(AbortObject(object_id))
@@ -430,7 +427,7 @@ class Fetcher:
         with self._shared.lock:
             entry = self._ownership.entry_of(ref)
             if entry.state == PENDING:
-                entry.waiters = [*(entry.waiters or ()), _FutureWaiter(resolve)]
+                entry.waiters = [*(entry.waiters or ()), FutureWaiter(resolve)]
                 self._ownership.ask_owner(entry)
                 return future
         resolve()
