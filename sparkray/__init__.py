@@ -21,9 +21,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from sparkray.api.actor import get_actor as get_actor
+    from sparkray.api.actor import kill as kill
+    from sparkray.api.actor import list_named_actors as list_named_actors
+    from sparkray.api.actor import method as method
     from sparkray.api.cluster_info import available_resources as available_resources
     from sparkray.api.cluster_info import cluster_resources as cluster_resources
     from sparkray.api.cluster_info import nodes as nodes
+    from sparkray.api.context import RuntimeContext as RuntimeContext
+    from sparkray.api.context import get_runtime_context as get_runtime_context
     from sparkray.api.objects import cancel as cancel
     from sparkray.api.objects import get as get
     from sparkray.api.objects import put as put
@@ -37,23 +43,22 @@ if TYPE_CHECKING:
     from sparkray.api.strategies import (
         NodeAffinitySchedulingStrategy as NodeAffinitySchedulingStrategy,
     )
-    from sparkray.runtime.context import RuntimeContext as RuntimeContext
-    from sparkray.runtime.context import get_runtime_context as get_runtime_context
     from sparkray.runtime.refs import ObjectRef as ObjectRef
     from sparkray.runtime.refs import ObjectRefGenerator as ObjectRefGenerator
 
 #: Module -> the public names that live in it.
 _HOMES = {
+    "sparkray.api.actor": "get_actor kill list_named_actors method",
+    "sparkray.api.context": "RuntimeContext get_runtime_context",
     "sparkray.api.cluster_info": "available_resources cluster_resources nodes",
     "sparkray.api.objects": "cancel get put wait",
     "sparkray.api.remote_function": "RemoteFunction remote",
     "sparkray.api.session": "Context init is_initialized shutdown",
     "sparkray.api.strategies": "NodeAffinitySchedulingStrategy",
-    "sparkray.runtime.context": "RuntimeContext get_runtime_context",
     "sparkray.runtime.refs": "ObjectRef ObjectRefGenerator",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_SUBMODULES = frozenset({"exceptions", "testing", "util"})
+_SUBMODULES = frozenset({"actor", "exceptions", "testing", "util"})
 
 __all__ = [  # noqa: RUF022 - as a reader meets them
     "init",
@@ -66,6 +71,9 @@ __all__ = [  # noqa: RUF022 - as a reader meets them
     "put",
     "wait",
     "cancel",
+    "kill",
+    "method",
+    "get_actor",
     "ObjectRef",
     "ObjectRefGenerator",
     "nodes",

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
+from sparkray.agent.actors import ActorDesk
 from sparkray.agent.fleet import Fleet
 from sparkray.agent.jobs import JobDesk
 from sparkray.agent.leasing import LeaseDesk
@@ -48,12 +49,14 @@ class RuntimeCalls:
         leases: LeaseDesk,
         fleet: Fleet,
         objects: ObjectDesk,
+        actors: ActorDesk,
         uplink: Uplink,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._node_id = node_id
         self._jobs, self._leases, self._fleet = jobs, leases, fleet
         self._objects, self._uplink, self._spawn = objects, uplink, spawn
+        self._actors = actors
         self._dumps: dict[int, asyncio.Future[list[m.ObjectRow]]] = {}
         self._numbers = itertools.count(FIRST_NUMBER)
 
@@ -129,7 +132,19 @@ class RuntimeCalls:
             return m.Death(message.call, "node", reason, "")
         return m.Death(message.call, told.kind, told.reason, told.log_tail)
 
+    def _watch_actor(self, member: Member, message: m.WatchActor) -> None:
+        self._actors.watch(member, message)
+
+    def _actor_started(self, member: Member, message: m.ActorStarted) -> None:
+        self._actors.started(member, message)
+
+    def _actor_exiting(self, member: Member, message: m.ActorExiting) -> None:
+        self._actors.exiting(member, message)
+
     def _head_call(self, member: Member, message: m.HeadCall) -> None:
+        if message.method == "CreateActor":
+            self._actors.made_by(member)
+
         async def pass_on() -> m.HeadReply:
             body = await self._uplink.pass_on(message.method, message.body)
             return m.HeadReply(message.call, body)
@@ -190,5 +205,8 @@ _HANDLERS: Final[dict[type, Callable[[RuntimeCalls, Member, Any], None]]] = {
     m.KillWorker: RuntimeCalls._kill_worker,
     m.AskDeath: RuntimeCalls._ask_death,
     m.HeadCall: RuntimeCalls._head_call,
+    m.WatchActor: RuntimeCalls._watch_actor,
+    m.ActorStarted: RuntimeCalls._actor_started,
+    m.ActorExiting: RuntimeCalls._actor_exiting,
     m.ObjectsDumped: RuntimeCalls._objects_dumped,
 }

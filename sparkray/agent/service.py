@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sparkray
 from sparkray.agent import host
+from sparkray.agent.actors import ActorDesk
 from sparkray.agent.calls import RuntimeCalls
 from sparkray.agent.channels import AgentChannel, ChannelServer
 from sparkray.agent.fleet import Fleet, FleetEvents
@@ -136,12 +137,14 @@ class AgentService:
             prestart=min(lent, cpus),
             spawn=self.spawn,
         )
+        self.actors = ActorDesk(self.members, self.fleet, self.uplink, self.spawn)
         self.calls = RuntimeCalls(
             options.node_id,
             jobs=self.jobs,
             leases=self.leases,
             fleet=self.fleet,
             objects=self.objects,
+            actors=self.actors,
             uplink=self.uplink,
             spawn=self.spawn,
         )
@@ -305,6 +308,7 @@ class AgentService:
         if member.kind == "worker":
             self.fleet.channel_closed(member.worker_id)  # first: it is lent no more
             self.leases.worker_gone(member.worker_id)
+        self.actors.member_gone(member)
         driver = self.jobs.is_driver(member)
         self.leases.member_gone(member)
         ended = self.jobs.has_ended(member.job_id)  # then everybody hears of that
@@ -348,6 +352,7 @@ class AgentService:
 
     def _worker_gone(self, worker: Worker) -> None:
         self.logs.ended(worker.worker_id)
+        self.actors.worker_gone(worker.worker_id)
         self.leases.worker_gone(worker.worker_id)
 
     def _memory_candidates(self) -> list[Candidate]:
@@ -429,6 +434,8 @@ class AgentService:
                 logs.name, logs.pid, logs.host, logs.lines, logs.is_stderr
             )
             self.jobs.show(logs.job_id, lines)
+        elif item.actors is not None:
+            self.actors.learn(item.actors)
         elif item.shutdown is not None:
             self._finish("the head asked this node to end")
 

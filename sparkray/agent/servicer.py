@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from sparkray.protocol import actors as a
 from sparkray.protocol import control as c
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class AgentServicer:
     async def ask_death(self, request: c.AskPeerDeath) -> c.PeerDeath:
         record = await self._agent.fleet.death_of(request.worker_id)
         return c.PeerDeath(record.kind, record.reason, record.log_tail)
+
+    async def become_actor(self, request: a.BecomeActor) -> c.Ok:
+        self._agent.actors.become(request)
+        return c.Ok()
 
     async def free_objects(self, request: c.FreePeerObjects) -> c.Ok:
         self._agent.objects.free(request.object_ids)

@@ -63,7 +63,7 @@ def _custom_resources(option: str, value: object) -> None:
         _amount(f"{option}[{name!r}]", amount)
 
 
-def _whole(minimum: int, meaning: str = "") -> Callable[[str, object], None]:
+def whole(minimum: int, meaning: str = "") -> Callable[[str, object], None]:
     def check(option: str, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{option} must be a whole number, not {value!r}")
@@ -73,7 +73,7 @@ def _whole(minimum: int, meaning: str = "") -> Callable[[str, object], None]:
     return check
 
 
-_COUNT = _whole(0)
+_COUNT = whole(0)
 
 
 def _num_returns(option: str, value: object) -> None:
@@ -126,13 +126,13 @@ CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "memory": _amount,
     "resources": _custom_resources,
     "num_returns": _num_returns,
-    "max_retries": _whole(-1, " (-1: no limit)"),
+    "max_retries": whole(-1, " (-1: no limit)"),
     "retry_exceptions": _retry_exceptions,
     "max_calls": _COUNT,
     "name": _name,
     "runtime_env": _runtime_env,
     "scheduling_strategy": _strategy,
-    "generator_backpressure_num_objects": _whole(1),
+    "generator_backpressure_num_objects": whole(1),
 }
 #: Spellings that are taken too.
 ALIASES: Final[Mapping[str, str]] = {
@@ -184,7 +184,7 @@ def resolve(checked: Mapping[str, Any], *, is_generator: bool) -> TaskOptions:
         max_calls=checked.get("max_calls", 0),
         name=checked.get("name", ""),
         runtime_env=runtime_env.normalize(checked.get("runtime_env")),
-        strategy=_resolve_strategy(checked.get("scheduling_strategy", "DEFAULT")),
+        strategy=resolve_strategy(checked.get("scheduling_strategy", "DEFAULT")),
         backpressure=backpressure,
     )
 
@@ -210,7 +210,7 @@ def _resolve_resources(checked: Mapping[str, Any]) -> resources.Vector:
     return resources.from_user(amounts)
 
 
-def _resolve_strategy(asked: str | NodeAffinitySchedulingStrategy) -> Strategy:
+def resolve_strategy(asked: str | NodeAffinitySchedulingStrategy) -> Strategy:
     if isinstance(asked, str):
         return Strategy(asked)
     return Strategy("NODE", bytes.fromhex(asked.node_id), asked.soft)

@@ -14,6 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from sparkray.api import options as options_
 from sparkray.api import runtime_env, session
+from sparkray.api.actor import ActorClass
 from sparkray.api.signature import CallSignature
 from sparkray.runtime import core
 from sparkray.runtime.functions import TaskTemplate
@@ -201,7 +202,9 @@ def remote(*positional: Any, **given: Any) -> Any:
 
 def _make_remote(target: Any, given: dict[str, Any]) -> Any:
     if inspect.isclass(target):
-        return _make_remote_class(target)
+        return ActorClass(target, given)
+    if isinstance(target, ActorClass):
+        raise TypeError(f"{target!r} is an actor class already")
     function = _innermost(target)
     if isinstance(target, RemoteFunction) or not inspect.isroutine(function):
         raise TypeError(f"remote takes a function, not {target!r}")
@@ -211,10 +214,6 @@ def _make_remote(target: Any, given: dict[str, Any]) -> Any:
             " a plain function that calls asyncio.run"
         )
     return RemoteFunction(target, given)
-
-
-def _make_remote_class(cls: type) -> Any:
-    raise TypeError(f"remote takes a function; {cls.__qualname__} is a class")
 
 
 def _innermost(function: Any) -> Any:

@@ -18,12 +18,15 @@ import msgspec
 
 from sparkray.config import Settings
 from sparkray.exceptions import ProtocolError, SparkrayError
+from sparkray.head.actors import ActorDesk
 from sparkray.head.outbox import Outbox
 from sparkray.head.state import nodes as node_state
 from sparkray.head.state.jobs import JobTable
 from sparkray.head.state.kv import KVTable
 from sparkray.head.state.nodes import NodeState, NodeTable
+from sparkray.ids import new_job_id
 from sparkray.protocol import codec, control
+from sparkray.protocol.actors import ActorRow, CreateActor
 from sparkray.protocol.control import DownItem, NodeInfo, UpItem
 from sparkray.transport.client import Peer
 from sparkray.transport.tls import TLSFiles
@@ -82,6 +85,13 @@ class HeadService:
         self.kv = KVTable()
         self.nodes = NodeTable(
             node_timeout_s=settings.node_timeout_s, reconnect_s=RECONNECT_S
+        )
+        self.actors = ActorDesk(
+            alive=self.nodes.alive,
+            call_agent=self._call_agent,
+            tell=lambda rows: self._tell_all(DownItem(actors=rows)),
+            spawn=self._spawn,
+            infeasible_timeout_s=settings.infeasible_timeout_s,
         )
         self._tick_s = min(0.25, settings.node_timeout_s / 4)
         self._token = token
@@ -151,6 +161,27 @@ class HeadService:
     def end_job(self, job_id: bytes) -> None:
         if self.jobs.end(job_id, time.time()):
             self._tell_all(DownItem(job_ended=control.JobEnded(job_id)))
+            self.actors.perform(self.actors.table.job_ended(job_id))
+
+    def create_actor(self, request: CreateActor) -> ActorRow:
+        """Take an actor in; a detached one gets a job of its own, which outlives that
+        of the driver.
+
+        Raises:
+            ValueError: the name is taken.
+        """
+        if request.detached and request.actor_id not in self.actors.table.actors:
+            job = self.jobs.get(request.job_id)
+            own = msgspec.structs.replace(
+                job,
+                job_id=new_job_id(),
+                driver_node=b"",
+                start_unix_s=time.time(),
+            )
+            self.jobs.add(own)
+            spec = msgspec.structs.replace(request.spec, job_id=own.job_id)
+            request = msgspec.structs.replace(request, job_id=own.job_id, spec=spec)
+        return self.actors.create(request)
 
     def status(self) -> control.StatusReport:
         return control.StatusReport(
@@ -226,6 +257,8 @@ class HeadService:
         event = node_state.StreamOpened(link.number, time.monotonic())
         self._apply(self.nodes.handle(node_id, event))
         link.outbox.put_view(self._encoded_view())
+        if rows := self.actors.rows():
+            _send([link.outbox], DownItem(actors=rows))
         if self._ending and not self._is_own(link):
             _send([link.outbox], _END)
         return link
@@ -316,6 +349,7 @@ class HeadService:
             self._spawn(peer.close())
         for job_id in self.jobs.of_node(node_id):
             self.end_job(job_id)
+        self.actors.perform(self.actors.table.node_gone(node_id, reason))
 
     def _tell_all(self, item: DownItem) -> None:
         _send([link.outbox for link in self._links.values()], item)
@@ -354,16 +388,32 @@ class HeadService:
 
     # --- helpers ---------------------------------------------------------------------
 
+    async def _call_agent(
+        self, node_id: bytes, method: str, request: Any, timeout_s: float
+    ) -> Any:
+        """Call an agent.
+
+        Raises:
+            ConnectionError: it is dead, unknown, or does not answer.
+            Exception: what its method raised.
+        """
+        info = self.nodes.get(node_id)
+        if info is None or not info.alive:
+            raise ConnectionError(f"node {node_id.hex()} is dead or unknown")
+        peer = self._peers.get(node_id)
+        if peer is None:
+            peer = self._peers[node_id] = Peer(info.agent, self._token, self._tls)
+        answer_type = control.AGENT_CALLS[method][1]
+        return await peer.call("Agent", method, request, answer_type, timeout_s)
+
     async def _objects_of(self, node: NodeInfo) -> control.ObjectList | str:
         """Return the objects of one node, or why it did not say."""
-        peer = self._peers.get(node.node_id)
-        if peer is None:
-            peer = self._peers[node.node_id] = Peer(node.agent, self._token, self._tls)
-        request, kind = control.ListObjects(), control.ObjectList
+        request = control.ListObjects()
         try:
-            return await peer.call(
-                "Agent", "ListObjects", request, kind, LIST_OBJECTS_S
+            listed: control.ObjectList = await self._call_agent(
+                node.node_id, "ListObjects", request, LIST_OBJECTS_S
             )
+            return listed
         except (SparkrayError, ConnectionError, TimeoutError) as error:
             return str(error)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import ClassVar
 
 from sparkray.head.service import HeadService
+from sparkray.protocol import actors as a
 from sparkray.protocol import control as c
 from sparkray.transport.server import Calls
 
@@ -48,6 +49,33 @@ class HeadServicer:
 
     async def list_objects(self, request: c.ListObjects) -> c.ObjectList:
         return await self._head.list_objects()
+
+    async def create_actor(self, request: a.CreateActor) -> a.ActorRow:
+        return self._head.create_actor(request)
+
+    async def get_actor(self, request: a.GetActor) -> a.NamedActor:
+        actor = self._head.actors.table.find(request.name, request.namespace)
+        return a.NamedActor(actor.row(), actor.request.handle)
+
+    async def list_actors(self, request: a.ListActors) -> a.ActorList:
+        return a.ActorList(self._head.actors.rows())
+
+    async def kill_actor(self, request: a.KillActor) -> c.Ok:
+        actors = self._head.actors
+        effects = actors.table.kill(
+            request.actor_id, request.reason, no_restart=request.no_restart
+        )
+        actors.perform(effects)
+        return c.Ok()
+
+    async def actor_news(self, request: a.ActorNews) -> c.Ok:
+        self._head.actors.perform(self._head.actors.table.news(request))
+        return c.Ok()
+
+    async def owner_gone(self, request: a.OwnerGone) -> c.Ok:
+        actors = self._head.actors
+        actors.perform(actors.table.owner_gone(request.worker_id))
+        return c.Ok()
 
     async def shutdown(self, request: c.Shutdown) -> c.Ok:
         self._head.shutdown(request)

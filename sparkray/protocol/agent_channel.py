@@ -380,6 +380,66 @@ class ObjectsDumped(msgspec.Struct, array_like=True, tag=29):
     rows: list[ObjectRow]
 
 
+class BecomeActor(msgspec.Struct, array_like=True, tag=30):
+    """Agent -> worker: from now on you are this actor.
+
+    Repeatable: a worker that is an actor already ignores it.
+    Answer: `ActorStarted`, once the constructor has ended.
+    Errors: in the answer.
+    """
+
+    incarnation: int
+    creation: bytes  #: an encoded `protocol.actors.ActorCreation`
+
+
+class ActorStarted(msgspec.Struct, array_like=True, tag=31):
+    """Worker -> its agent: the constructor has ended.
+
+    Not repeatable.
+    Answer: none.
+    Errors: none.
+    """
+
+    error: bytes  #: a serialized `TaskError`, b"" if all is well
+    reason: str
+
+
+class ActorExiting(msgspec.Struct, array_like=True, tag=32):
+    """Worker -> its agent: the actor ends itself on purpose; do not restart it.
+
+    Not repeatable.
+    Answer: none; the channel closes.
+    Errors: none.
+    """
+
+    reason: str
+
+
+class WatchActor(msgspec.Struct, array_like=True, tag=33):
+    """Runtime -> its agent: tell me when this actor's row is newer than ``version``.
+
+    Repeatable.
+    Answer: `ActorChanged`.
+    Errors: none; an unknown actor is waited for.
+    """
+
+    call: int
+    actor_id: bytes
+    version: int
+
+
+class ActorChanged(msgspec.Struct, array_like=True, tag=34):
+    """Agent -> runtime: the actor's row; bytes of an `protocol.actors.ActorRow`.
+
+    Repeatable.
+    Answer: none.
+    Errors: none.
+    """
+
+    call: int
+    row: bytes
+
+
 AgentMessage = (
     Attach
     | Attached
@@ -410,4 +470,9 @@ AgentMessage = (
     | NodeDied
     | DumpObjects
     | ObjectsDumped
+    | BecomeActor
+    | ActorStarted
+    | ActorExiting
+    | WatchActor
+    | ActorChanged
 )

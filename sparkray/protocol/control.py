@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from sparkray.protocol import actors
+from sparkray.protocol.actors import ActorRow
 from sparkray.protocol.messages import (
     Address,
     JobConfig,
@@ -451,10 +453,15 @@ class DownItem(msgspec.Struct):
     job_ended: JobEnded | None = None
     logs: LogBatch | None = None
     shutdown: Shutdown | None = None
+    actors: list[ActorRow] | None = None
 
 
 #: Head calls that a runtime or the command line may make: name -> (request, answer).
 HEAD_CALLS: dict[str, tuple[type, type]] = {
+    "CreateActor": (actors.CreateActor, ActorRow),
+    "GetActor": (actors.GetActor, actors.NamedActor),
+    "ListActors": (actors.ListActors, actors.ActorList),
+    "KillActor": (actors.KillActor, Ok),
     "ListNodes": (ListNodes, NodeList),
     "ListJobs": (ListJobs, JobList),
     "Status": (ClusterStatus, StatusReport),
@@ -468,6 +475,8 @@ HEAD_CALLS: dict[str, tuple[type, type]] = {
 
 #: Head calls of agents.
 HEAD_AGENT_CALLS: dict[str, tuple[type, type]] = {
+    "ActorNews": (actors.ActorNews, Ok),
+    "OwnerGone": (actors.OwnerGone, Ok),
     "RegisterNode": (RegisterNode, NodeRegistered),
     "AddJob": (AddJob, Ok),
     "GetJob": (GetJob, JobInfo),
@@ -476,6 +485,7 @@ HEAD_AGENT_CALLS: dict[str, tuple[type, type]] = {
 
 #: Calls between agents (the head makes ListObjects too).
 AGENT_CALLS: dict[str, tuple[type, type]] = {
+    "BecomeActor": (actors.BecomeActor, Ok),
     "Lease": (LeaseFromPeer, PeerLeases),
     "ReturnLease": (ReturnPeerLease, Ok),
     "KillWorker": (KillPeerWorker, Ok),

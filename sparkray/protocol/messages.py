@@ -19,10 +19,14 @@ from __future__ import annotations
 
 from sparkray.protocol.agent_channel import (
     AbortObject,
+    ActorChanged,
+    ActorExiting,
+    ActorStarted,
     AgentMessage,
     AskDeath,
     Attach,
     Attached,
+    BecomeActor,
     Blocked,
     CallFailed,
     CreateObject,
@@ -47,6 +51,7 @@ from sparkray.protocol.agent_channel import (
     SealObject,
     Unblocked,
     UnpinObjects,
+    WatchActor,
     WithdrawRequest,
 )
 from sparkray.protocol.records import (
@@ -87,6 +92,9 @@ ChannelMessage = AgentMessage | TaskMessage
 
 __all__ = [
     "AbortObject",
+    "ActorChanged",
+    "ActorExiting",
+    "ActorStarted",
     "AddBorrower",
     "Address",
     "AgentMessage",
@@ -94,6 +102,7 @@ __all__ = [
     "AskDeath",
     "Attach",
     "Attached",
+    "BecomeActor",
     "Blocked",
     "CallFailed",
     "CancelObject",
@@ -143,6 +152,7 @@ __all__ = [
     "TasksReclaimed",
     "Unblocked",
     "UnpinObjects",
+    "WatchActor",
     "WireError",
     "WithdrawRequest",
     "YieldLease",

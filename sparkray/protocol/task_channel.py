@@ -42,6 +42,8 @@ class DefineTask(msgspec.Struct, array_like=True, tag=41):
     batch: bool  #: answers may be held back briefly to travel together
     backpressure: int  #: streaming: how many items may wait unconsumed; 0 for no limit
     depth: int
+    method: str = ""  #: of an actor, instead of a function
+    group: str = ""  #: its concurrency group, "" for the default one
 
 
 class Argument(msgspec.Struct, array_like=True):

@@ -12,6 +12,7 @@ from sparkray.protocol.messages import CancelObject, CancelTask
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.refs import ObjectRef
 from sparkray.runtime.shared import Shared
+from sparkray.runtime.state.actor import ActorQueue
 from sparkray.runtime.state.scheduling import Task
 from sparkray.runtime.submit import Submitter, describe
 from sparkray.transport.channel import Channel
@@ -35,6 +36,11 @@ class Canceller:
                 message = CancelObject(entry.id, force, recursive)
                 self._shared.peers.send(entry.owner, message)
             elif isinstance(entry.task, Task):
+                if force and isinstance(entry.task.template.key, ActorQueue):
+                    raise ValueError(
+                        "force would end the actor: use sparkray.kill for that, or"
+                        " cancel without force"
+                    )
                 self._cancel(entry.task, force=force, recursive=recursive)
 
     def cancel_children(self, task_id: bytes) -> None:

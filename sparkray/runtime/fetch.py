@@ -82,6 +82,14 @@ class Fetcher:
             raise GetTimeoutError(timeout_s, self._story(entries))
         return self.values_of(entries)
 
+    def await_entries(self, entries: Sequence[Entry]) -> None:
+        """Wait until all of these are settled, well or badly."""
+        with self._shared.lock:
+            pending = [entry for entry in entries if entry.state == PENDING]
+            waiter = self._watch(pending, len(pending), stop_on_failure=False)
+        if pending:
+            self._wait(waiter, None)
+
     def values_of(self, entries: Sequence[Entry]) -> list[Any]:
         """Return the values of settled entries; a failed one raises."""
         values: list[Any] = []

@@ -83,6 +83,96 @@ class TaskTemplate:
         self.states: dict[int, Any] = {}  #: by nesting depth
 
 
+class MethodTemplate:
+    """An actor's method with its options: what all its calls have in common."""
+
+    __slots__ = (
+        "backpressure",
+        "group",
+        "max_retries",
+        "method",
+        "name",
+        "num_returns",
+        "retry_exceptions",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        method: str,
+        *,
+        num_returns: int,
+        max_retries: int,
+        retry_exceptions: bool | tuple[type[BaseException], ...],
+        group: str,
+        backpressure: int,
+    ) -> None:
+        self.name = name
+        self.method = method
+        self.num_returns = num_returns
+        self.max_retries = max_retries
+        self.retry_exceptions = retry_exceptions
+        self.group = group
+        self.backpressure = backpressure
+
+
+class ActorTemplate:
+    """A class with its options: what all its actors have in common.
+
+    Args:
+        cls: what is instantiated; None where only calls are made.
+        handle: data from which handles are made elsewhere.
+        max_concurrency: 0 for the default.
+        max_pending: limit of calls that wait, -1 without limit.
+    """
+
+    def __init__(
+        self,
+        cls: type | None,
+        *,
+        class_name: str,
+        handle: bytes = b"",
+        name: str = "",
+        namespace: str = "",
+        detached: bool = False,
+        get_if_exists: bool = False,
+        resources: Vector | None = None,
+        runtime_env: str = "",
+        strategy: Strategy | None = None,
+        max_restarts: int = 0,
+        max_concurrency: int = 0,
+        groups: dict[str, int] | None = None,
+        method_groups: dict[str, str] | None = None,
+        max_pending: int = -1,
+        in_order: bool = True,
+    ) -> None:
+        self.cls = cls
+        self.class_name = class_name
+        self.handle = handle
+        self.name = name
+        self.namespace = namespace
+        self.detached = detached
+        self.get_if_exists = get_if_exists
+        self.resources = resources or {}
+        self.runtime_env = runtime_env
+        self.strategy = strategy or Strategy()
+        self.max_restarts = max_restarts
+        self.max_concurrency = max_concurrency
+        self.groups = groups or {}
+        self.method_groups = method_groups or {}
+        self.max_pending = max_pending
+        self.in_order = in_order
+        self._pickled: tuple[bytes, list[ObjectRef]] | None = None
+
+    def pickled(self) -> tuple[bytes, list[ObjectRef]]:
+        """Return the class as bytes, and the refs that it refers to."""
+        if self._pickled is None:
+            assert self.cls is not None
+            _, data, refs = pickle_function(self.cls, self.class_name)
+            self._pickled = data, refs
+        return self._pickled
+
+
 def pickle_function(
     function: Callable[..., Any], name: str
 ) -> tuple[bytes, bytes, list[ObjectRef]]:

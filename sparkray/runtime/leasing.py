@@ -33,6 +33,7 @@ from sparkray.protocol.messages import (
     YieldLease,
 )
 from sparkray.runtime.shared import Shared
+from sparkray.runtime.state.actor import ActorQueue
 from sparkray.runtime.state.scheduling import KeyQueue, LeasedWorker, Task
 from sparkray.transport.channel import Channel
 from sparkray.transport.errors import from_wire
@@ -118,6 +119,8 @@ class Leasing:
 
     def fell_idle(self, worker: LeasedWorker) -> None:
         """A worker ran out of tasks: return it, or look for work elsewhere."""
+        if isinstance(worker.key, ActorQueue):
+            return
         if worker.leaving:
             self._give_back(worker, reusable=True)
             return
@@ -257,6 +260,9 @@ class Leasing:
         if worker is None:
             return
         channel.peer.leased = None
+        if isinstance(worker.key, ActorQueue):
+            self._shared.on_actor_lost(worker)
+            return
         if worker in worker.key.workers:
             worker.key.workers.remove(worker)
         self._shared.agent.send(ReturnLease(worker.lease.lease_id, False))

@@ -140,6 +140,14 @@ class Ownership:
             log.debug("borrower %s is gone: %s", borrower.worker_id.hex(), error)
             self._table.borrower_died(borrower.worker_id)
 
+    def register_uncovered(self) -> None:
+        """Count ourselves at the owners of what came to an actor's constructor: no
+        task's answer will do it."""
+        for entry in self._table.take_uncovered():
+            if entry.owner is not None:
+                message = AddBorrower(entry.id, self._shared.address)
+                self._shared.peers.send(entry.owner, message)
+
     # --- asking and answering ---
 
     def ask_owner(self, entry: Entry) -> None:

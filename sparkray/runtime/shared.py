@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 from sparkray.config import Settings
 from sparkray.protocol.messages import (
@@ -20,6 +21,7 @@ from sparkray.protocol.messages import (
 )
 from sparkray.runtime.agent_link import AgentLink
 from sparkray.runtime.peers import Peers
+from sparkray.runtime.state.actor import ActorClient
 from sparkray.runtime.state.objects import INLINE, STORED, Entry, ObjectTable
 from sparkray.transport.channel import Channel, IOLoop
 
@@ -30,8 +32,8 @@ DRAIN_DELAY_S = 0.005
 class SendingLock:
     """A lock for short sections that also queue messages.
 
-    Those messages are sent when the lock has been released: a system call under it would
-    hold up every other thread.
+    Those messages are sent when the lock has been released: a system call under it
+    would hold up every other thread.
     """
 
     __slots__ = ("_acquire", "_release", "_unsent")
@@ -93,6 +95,10 @@ class Shared:
         self.numbers = itertools.count(1)  #: of tasks and `put` objects
         #: Entered around a wait of the caller (a worker lends its CPU on).
         self.blocking: Callable[[], AbstractContextManager[None]] = _not_blocking
+        #: Told when nothing holds an actor that this process made.
+        self.on_actor_unneeded: Callable[[ActorClient], None] = lambda client: None
+        #: Told when the channel to an actor's process ends.
+        self.on_actor_lost: Callable[[Any], None] = lambda worker: None
         self._dropped: collections.deque[bytes] = collections.deque()
         self._unmapped: collections.deque[bytes] = collections.deque()
         self._drain_due = False
@@ -153,6 +159,8 @@ class Shared:
         stored = [entry for entry in freed if entry.state == STORED]
         for entry in freed:
             entry.value = b""
+            if entry.task.__class__ is ActorClient:
+                self.on_actor_unneeded(entry.task)
         if stored:
             here = self.address.node_id
             nodes = {s.node_id for e in stored for s in e.sources or ()} - {here}

@@ -28,7 +28,7 @@ from sparkray.protocol.messages import (
     TaskReplied,
 )
 from sparkray.runtime.arguments import Packed, PutsArguments, pack
-from sparkray.runtime.context import running
+from sparkray.runtime.context import RunningTask, running
 from sparkray.runtime.functions import DYNAMIC, STREAMING, TaskTemplate
 from sparkray.runtime.leasing import Leasing
 from sparkray.runtime.ownership import Ownership
@@ -109,6 +109,22 @@ class Submitter:
             or state.depth != depth
         ):
             state = self.templates.state_of(template, depth)
+        return self.start(state, current, args, kwargs, None)
+
+    def start(
+        self,
+        state: TemplateState,
+        current: RunningTask | None,
+        args: Any,
+        kwargs: Any,
+        pin: Entry | None,
+    ) -> Any:
+        """Start a task of a known template.
+
+        Args:
+            current: the task that submits it.
+            pin: an entry that was pinned for it already (an actor's).
+        """
         shared = self._shared
         packed = pack(args, kwargs, state.name, self._store) if args or kwargs else None
         number = next(shared.numbers)
@@ -123,11 +139,13 @@ class Submitter:
                 raise SparkrayError(shared.closed)
             self._table.entries[object_id] = entry
             self.tasks[number] = task
+            if pin is not None:
+                task.pinned = [pin]
             if state.num_returns != 1:
                 ref = self._several(task, ref, state)
             if packed is not None:
-                self._hold(task, packed)
-                if task.waiting:
+                self.hold(task, packed)
+                if task.waiting and not state.key.ordered:
                     return ref
             self._enqueue(task, state)
         return ref
@@ -177,7 +195,7 @@ class Submitter:
             return ref
         if count == 0:
             task.entry.pins = 1  # the ref goes when the caller returns
-            task.pinned = [task.entry]
+            task.pinned = [*(task.pinned or ()), task.entry]
             return None
         entries = [task.entry]
         for index in range(1, count):
@@ -188,7 +206,7 @@ class Submitter:
         task.entries = entries
         return [ref, *(ObjectRef(entry.id) for entry in entries[1:])]
 
-    def _hold(self, task: Task, packed: Packed) -> None:
+    def hold(self, task: Task, packed: Packed) -> None:
         """Keep all that the task needs until its answer; wait for top-level refs."""
         task.args = packed.body
         task.stored_args = packed.stored
@@ -262,10 +280,10 @@ class Submitter:
         return _without_function(define)
 
     def _push_with_refs(self, task: Task) -> PushTask:
-        refs = [self._argument(where, entry) for where, entry in task.refs or ()]
+        refs = [self.argument(where, entry) for where, entry in task.refs or ()]
         stored = None
         if task.stored_args is not None:
-            stored = self._argument(0, task.stored_args)
+            stored = self.argument(0, task.stored_args)
         return PushTask(
             task.number,
             task.template.template_id,
@@ -275,7 +293,7 @@ class Submitter:
             stored,
         )
 
-    def _argument(self, where: int | str, entry: Entry) -> Argument:
+    def argument(self, where: int | str, entry: Entry) -> Argument:
         owner = entry.owner or self._shared.address
         value = entry.value if entry.state == INLINE else None
         return Argument(where, entry.id, owner, value, entry.sources or [])
@@ -318,8 +336,10 @@ class Submitter:
         while ready:
             task = ready.popleft()
             if task.number in self.tasks and not self._fail_by_argument(task):
-                task.template.key.queue.append(task)
-                self.dispatch(task.template.key)
+                key = task.template.key
+                if not key.ordered:  # else it is in its place already
+                    key.queue.append(task)
+                self.dispatch(key)
         if self._table.freed or self._table.returned:
             self._shared.settle_releases()
 

@@ -44,9 +44,9 @@ class Templates:
             )
         runtime_env = template.runtime_env or self._shared.runtime_env
         with self._shared.lock:
-            self._count += 1
+            number = self.new_number()
             key = self._key(template, runtime_env, depth)
-            state = TemplateState(self._count, template.name, key, depth)
+            state = TemplateState(number, template.name, key, depth)
             state.pinned = (
                 known.pinned if known else [self._pinned(ref) for ref in refs]
             )
@@ -68,6 +68,11 @@ class Templates:
             depth=depth,
         )
         return state
+
+    def new_number(self) -> int:
+        """Return the number of a new template; the lock is held."""
+        self._count += 1
+        return self._count
 
     def _key(self, template: TaskTemplate, runtime_env: str, depth: int) -> KeyQueue:
         strategy = template.strategy

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import sparkray
+from sparkray import list_named_actors
 
 if TYPE_CHECKING:
     from sparkray import ObjectRef
 
-__all__ = ["as_completed"]
+__all__ = ["as_completed", "list_named_actors"]
 
 
 def as_completed(

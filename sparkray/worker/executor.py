@@ -10,7 +10,6 @@ of the I/O thread sends what a longer task would hold back.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import os
 import queue
@@ -18,14 +17,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-import cloudpickle
 
 from sparkray.protocol.codec import encode
 from sparkray.protocol.framing import frame
 from sparkray.protocol.messages import (
+    BecomeActor,
     Blocked,
     CancelTask,
     DefineTask,
@@ -34,9 +32,7 @@ from sparkray.protocol.messages import (
     PushTask,
     ReclaimTasks,
     Retiring,
-    ReturnValue,
     StreamConsumed,
-    TaskDone,
     TaskReplied,
     TasksReclaimed,
     Unblocked,
@@ -45,10 +41,9 @@ from sparkray.protocol.messages import (
 from sparkray.runtime import core
 from sparkray.runtime.connection import ConnectOptions
 from sparkray.runtime.context import RunningTask, running
-from sparkray.runtime.refs import collecting
-from sparkray.store.serialize import deserialize, serialize
 from sparkray.transport.channel import Channel
-from sparkray.worker.errors import exit_error, task_error
+from sparkray.worker.actor import ActorHost, is_exit
+from sparkray.worker.calls import Calls, Template
 from sparkray.worker.results import Answers, Results, reply, task_id_of
 from sparkray.worker.start import WorkerStart
 
@@ -62,29 +57,14 @@ EXIT_CHECK_S = 1.0
 _clock = time.perf_counter
 
 
-class Template:
-    """A task definition as kept here: the function is loaded when first run."""
-
-    __slots__ = ("calls", "define", "function")
-
-    def __init__(self, define: DefineTask) -> None:
-        self.define = define
-        self.function: Callable[..., Any] | None = None
-        self.calls = 0
-
-
 class Executor:
     """The task side of a worker process."""
 
     def __init__(self, runtime: core.Runtime) -> None:
         self._runtime = runtime
         self._shared = runtime.shared
-        self._functions: dict[
-            bytes, Any
-        ] = {}  #: by hash: bytes, then what they load to
-        self._queue: queue.SimpleQueue[tuple[Channel, PushTask] | None] = (
-            queue.SimpleQueue()
-        )
+        #: Tasks, what an actor is made from, or None for the end.
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         #: Not started yet; whoever pops an item (one atomic step) may decide on it.
         self._pending: dict[tuple[Channel, int], PushTask] = {}
         self._current: tuple[Channel, PushTask] | None = None
@@ -96,7 +76,10 @@ class Executor:
         self._retired = False  #: runs nothing more; the owner knows
         self._holder: Channel | None = None  #: who leases this worker
         self._answers = Answers()
-        self._results = Results(runtime, self._answers, self._while_blocked)
+        results = Results(runtime, self._answers, self._while_blocked)
+        self._results = results
+        self._calls = Calls(runtime, self._answers, results)
+        self._actor: ActorHost | None = None
         self._stale_check_due = False
         self._log_name = ""
         self._main = threading.get_ident()
@@ -123,16 +106,20 @@ class Executor:
 
     def _on_define(self, channel: Channel, messages: Sequence[DefineTask]) -> None:
         for message in messages:
-            if message.function is not None:
-                self._functions.setdefault(message.function_hash, message.function)
-                message.function = None
-            channel.peer.templates[message.template] = Template(message)
+            self._calls.define(channel, message)
 
     def _on_push(self, channel: Channel, messages: Sequence[PushTask]) -> None:
+        if self._actor is not None:
+            self._actor.push(channel, messages)
+            return
         self._holder = channel
         if self._blocked:
             self._bounce(channel, [message.number for message in messages])
             return
+        self.enqueue(channel, messages)
+
+    def enqueue(self, channel: Channel, messages: Sequence[PushTask]) -> None:
+        """Queue tasks for the main thread."""
         for message in messages:
             self._pending[channel, message.number] = message
             self._queue.put((channel, message))
@@ -158,6 +145,9 @@ class Executor:
             if task is not None:
                 channel.send(frame(encode(reply(task, "cancelled"))))
                 continue
+            if self._actor is not None:
+                self._actor.cancel(channel, message)
+                continue
             current = self._current
             if current is None or current[0] is not channel:
                 continue
@@ -172,7 +162,7 @@ class Executor:
             if key[0] is channel:
                 self._pending.pop(key, None)
         current = self._current
-        if current is not None and current[0] is channel:
+        if current is not None and current[0] is channel and self._actor is None:
             self._interrupt_main(current)
             self._runtime.canceller.cancel_children(task_id_of(*current))
         if self._holder is channel:
@@ -186,6 +176,12 @@ class Executor:
         if isinstance(message, LeaseWanted):
             if self._holder is not None:
                 self._holder.send(frame(encode(YieldLease())))
+        elif isinstance(message, BecomeActor):
+            if self._actor is None:
+                self._actor = ActorHost(
+                    self._runtime, self._calls, self._answers, self, message
+                )
+                self._queue.put(self._actor)
         elif isinstance(message, Exit):
             if message.force:
                 os._exit(0)
@@ -218,6 +214,9 @@ class Executor:
             item = work.get()
             if item is None:
                 return
+            if isinstance(item, ActorHost):
+                item.construct()
+                continue
             channel, task = item
             known = self._pending.pop((channel, task.number), None)
             if known is not None and not self._retired:
@@ -226,119 +225,57 @@ class Executor:
                     self._execute(channel, task)
                 finally:
                     self._current = None
-                    running.task = None
+                    running.main = None
                     if self._waits:  # of threads that it left behind
                         self._end_waits()
 
     def _execute(self, channel: Channel, task: PushTask) -> None:
         template: Template = channel.peer.templates[task.template]
         define = template.define
-        running.task = RunningTask(
+        running.main = RunningTask(
             task_id_of(channel, task), define.name, define.depth, define.resources
         )
         if define.name != self._log_name:
-            self._mark_output(define.name)
+            self.mark_output(define.name)
         started = _clock()
+        outcome: bytes | TaskReplied
         try:
             outcome = self._call(channel, task, template)
         except KeyboardInterrupt as error:
             self._interruptible = False
-            outcome = self._interrupted(channel, task, define, error)
-        except SystemExit as error:
-            error.__traceback__ = None
-            outcome = reply(task, "exit", exit_error(define.name, error))
+            outcome = self._interrupted(task, define, error)
         except BaseException as error:
-            outcome = reply(task, "error", task_error(define.name, error, __file__))
-            error.__traceback__ = None  # it would keep the arguments alive
-        run_s = _clock() - started
-        self._answer(channel, task, define, outcome, run_s)
+            if self._actor is not None and is_exit(error):
+                self._actor.leave(error)
+            outcome = self._calls.failure(task, define, error, __file__)
+        self._calls.answer(channel, task, define, outcome, _clock() - started)
         if define.max_calls:
             self._count_call(channel, template)
 
-    def _call(self, channel: Channel, task: PushTask, template: Template) -> Any:
+    def _call(
+        self, channel: Channel, task: PushTask, template: Template
+    ) -> bytes | TaskReplied:
         """Run user code; return the value's bytes or a `TaskReplied`."""
-        function = template.function or self._load(template)
+        calls = self._calls
+        function = template.function or calls.function_of(template)
         define = template.define
-        if task.args or task.refs or task.stored_args is not None:
-            args, kwargs = self._arguments(task)
-        else:
-            args, kwargs = (), {}
+        args, kwargs = calls.arguments(task)
         try:
             self._interruptible = True
             value = function(*args, **kwargs)
-            if define.num_returns != 1 or inspect.isgenerator(value):
+            if define.num_returns != 1 or calls.is_several(define, value):
                 return self._results.several(channel, task, define, value)
         finally:
             self._interruptible = False
-        with collecting() as met:
-            serialized = serialize(value, f"the result of {define.name}")
-        if not met and serialized.size_bytes <= self._shared.settings.inline_max_bytes:
-            return serialized.to_bytes()
-        return self._results.large(channel, task, serialized, met)
-
-    def _load(self, template: Template) -> Callable[..., Any]:
-        key = template.define.function_hash
-        known = self._functions[key]
-        if isinstance(known, bytes):
-            known = self._functions[key] = cloudpickle.loads(known)
-        function: Callable[..., Any] = known
-        template.function = function
-        return function
-
-    def _arguments(self, task: PushTask) -> tuple[Any, Any]:
-        fetcher = self._runtime.fetcher
-        if task.stored_args is not None:
-            args, kwargs = fetcher.argument_value(task.stored_args)
-        else:
-            args, kwargs = deserialize(task.args)
-        if task.refs:
-            args = list(args)
-            for argument in task.refs:
-                value = fetcher.argument_value(argument)
-                if isinstance(argument.where, int):
-                    args[argument.where] = value
-                else:
-                    kwargs[argument.where] = value
-        return args, kwargs
+        return calls.outcome(channel, task, define, value)
 
     def _interrupted(
-        self,
-        channel: Channel,
-        task: PushTask,
-        define: DefineTask,
-        error: KeyboardInterrupt,
+        self, task: PushTask, define: DefineTask, error: KeyboardInterrupt
     ) -> TaskReplied:
         if self._cancelled is self._current:
             error.__traceback__ = None
             return reply(task, "cancelled")
-        return reply(task, "error", task_error(define.name, error, __file__))
-
-    def _answer(
-        self,
-        channel: Channel,
-        task: PushTask,
-        define: DefineTask,
-        outcome: bytes | TaskReplied,
-        run_s: float,
-    ) -> None:
-        kept = self._kept() if self._shared.table.uncovered else None
-        if isinstance(outcome, bytes):
-            if not kept:
-                body = encode(TaskDone(task.number, task.attempt, run_s, outcome))
-            else:
-                value = ReturnValue(0, outcome, len(outcome), [], [])
-                outcome = reply(task, "ok", values=[value])
-        if isinstance(outcome, TaskReplied):
-            outcome.run_s = run_s
-            outcome.kept = kept or []
-            body = encode(outcome)
-        self._answers.add(channel, body, hold=define.batch)
-
-    def _kept(self) -> list[bytes]:
-        """Return the refs that came with tasks and are still in use here."""
-        self._shared.drain()
-        with self._shared.lock:
-            return [entry.id for entry in self._shared.table.take_uncovered()]
+        return self._calls.failure(task, define, error, __file__)
 
     def _count_call(self, channel: Channel, template: Template) -> None:
         template.calls += 1
@@ -347,7 +284,7 @@ class Executor:
             self._answers.flush()
             channel.send(frame(encode(Retiring())))
 
-    def _mark_output(self, name: str) -> None:
+    def mark_output(self, name: str) -> None:
         """Tell the log reader whose output follows."""
         self._log_name = name
         mark = f"\x01task:{name}\n".encode()
@@ -358,6 +295,11 @@ class Executor:
         """Handler of SIGINT: stops the running task if it is the cancelled one."""
         if self._interruptible and self._cancelled is self._current:
             raise KeyboardInterrupt("the task was cancelled")
+
+    def _take_back(self, channel: Channel) -> list[int]:
+        """Take what has not begun out of the queue; return its numbers."""
+        waiting = [key for key in list(self._pending) if key[0] is channel]
+        return [key[1] for key in waiting if self._pending.pop(key, None) is not None]
 
     @contextlib.contextmanager
     def _while_blocked(self) -> Iterator[None]:
@@ -380,13 +322,18 @@ class Executor:
             if self._blocked:
                 return
             self._blocked = True
-            waiting = [key for key in list(self._pending) if key[0] is channel]
-            numbers = [
-                key[1] for key in waiting if self._pending.pop(key, None) is not None
-            ]
-            if numbers:
-                self._bounce(channel, numbers)
+            if self._actor is None:  # an actor's calls have no other place to run
+                self._hand_back(channel)
             self._shared.agent.send(Blocked())
+
+    def _hand_back(self, channel: Channel) -> None:
+        """Return what has not begun to its owner, to be run elsewhere."""
+        waiting = [key for key in list(self._pending) if key[0] is channel]
+        numbers = [
+            key[1] for key in waiting if self._pending.pop(key, None) is not None
+        ]
+        if numbers:
+            self._bounce(channel, numbers)
 
     def _end_waits(self, *waits: object) -> None:
         """End some waits, or (none given) all of a task that has ended."""

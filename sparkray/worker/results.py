@@ -133,22 +133,37 @@ class Results:
     def _stream(
         self, channel: Channel, task: PushTask, define: DefineTask, value: Any
     ) -> TaskReplied:
-        owner, stem = channel.peer.address, task_id_of(channel, task)
         index = 0
         for item in value:
-            with collecting() as met:
-                serialized = serialize(item, f"item {index} of {define.name}")
+            self.send_item(channel, task, define, item, index)
             del item
-            object_id = stem + (index + 1).to_bytes(4, "big")
-            part = self._fetcher.return_value(object_id, index, serialized, met, owner)
-            self._answers.flush()
-            channel.send(frame(encode(StreamItem(task.number, task.attempt, part))))
             index += 1
             if define.backpressure:
                 self._await_consumer(channel, task, index, define.backpressure)
         self._consumed.pop((channel, task.number), None)
+        return self.end_stream(task, index)
+
+    def send_item(
+        self,
+        channel: Channel,
+        task: PushTask,
+        define: DefineTask,
+        item: Any,
+        index: int,
+    ) -> None:
+        """Send item number ``index`` of a stream."""
+        with collecting() as met:
+            serialized = serialize(item, f"item {index} of {define.name}")
+        object_id = task_id_of(channel, task) + (index + 1).to_bytes(4, "big")
+        part = self._fetcher.return_value(
+            object_id, index, serialized, met, channel.peer.address
+        )
+        self._answers.flush()
+        channel.send(frame(encode(StreamItem(task.number, task.attempt, part))))
+
+    def end_stream(self, task: PushTask, items: int) -> TaskReplied:
         answer = reply(task, "ok", values=[_none(0)])
-        answer.items = index
+        answer.items = items
         return answer
 
     def _await_consumer(

@@ -12,6 +12,8 @@ from sparkray.resources import Vector, fits, give_back, take
 
 #: A lease that was asked back and has not come by then: another is asked back.
 ASK_NEXT_AFTER_S: Final = 0.5
+#: The strategy of leases that last as long as an actor lives: not asked back.
+ACTOR: Final = "ACTOR"
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +43,11 @@ class Rotation:
     def __init__(
         self, held: Iterable[Held], available: Vector, min_hold_s: float, now: float
     ) -> None:
-        running = [lease for lease in held if not lease.blocked]
+        running = [
+            lease
+            for lease in held
+            if not lease.blocked and lease.shape.strategy[0] != ACTOR
+        ]
         self._by_shape = Counter(lease.shape for lease in running)
         self._by_job = Counter(lease.shape.job_id for lease in running)
         self._now = now

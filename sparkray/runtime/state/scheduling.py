@@ -115,6 +115,8 @@ class LeasedWorker:
 class KeyQueue:
     """One scheduling key: ready tasks, leased workers, leases asked for."""
 
+    ordered = False  #: tasks run whenever they are ready
+
     def __init__(self, spec: LeaseSpec, work_ahead_s: float, max_ahead: int) -> None:
         self.spec = spec
         self.queue: collections.deque[Task] = collections.deque()

@@ -46,9 +46,10 @@ def test_only_functions_can_be_remote(target: Any) -> None:
         sparkray.remote(target)
 
 
-def test_a_class_is_refused_by_its_name() -> None:
-    with pytest.raises(TypeError, match="Fraction is a class"):
-        sparkray.remote(Fraction)  # type: ignore[arg-type, unused-ignore]
+def test_a_class_becomes_an_actor_class_that_is_not_called_directly() -> None:
+    made = sparkray.remote(Fraction)
+    with pytest.raises(TypeError, match=r"Fraction\.remote"):
+        made()
 
 
 def test_an_async_function_is_refused_with_advice() -> None:

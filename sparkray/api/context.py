@@ -1,0 +1,93 @@
+"""Where the calling code runs: ids, resources and names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkray.api.actor import handle_from
+from sparkray.resources import to_user
+from sparkray.runtime import core
+from sparkray.runtime.context import running
+
+
+class RuntimeContext:
+    """Facts about the process and the task that asks.  Ids are hexadecimal strings."""
+
+    def __init__(self, runtime: core.Runtime) -> None:
+        self._runtime = runtime
+
+    def get_job_id(self) -> str:
+        return str(self._runtime.job_id.hex())
+
+    def get_node_id(self) -> str:
+        return str(self._runtime.node_id.hex())
+
+    def get_worker_id(self) -> str:
+        """Return the id of this process."""
+        return str(self._runtime.worker_id.hex())
+
+    def get_task_id(self) -> str | None:
+        """Return the id of the running task; None in a driver."""
+        return running.task.task_id.hex() if running.task else None
+
+    def get_task_name(self) -> str | None:
+        return running.task.name if running.task else None
+
+    def get_actor_id(self) -> str | None:
+        """Return the id of the actor that this process is; None outside of actors."""
+        return running.actor.actor_id.hex() if running.actor else None
+
+    def get_actor_name(self) -> str | None:
+        """Return the actor's name, "" if it has none; None outside of actors."""
+        return running.actor.name if running.actor else None
+
+    @property
+    def was_current_actor_reconstructed(self) -> bool:
+        """Whether this actor was started before and has lost its state."""
+        return running.actor is not None and running.actor.incarnation > 1
+
+    def get_assigned_resources(self) -> dict[str, float]:
+        """Return what the running task or actor was given, e.g. ``{"CPU": 1.0}``.
+
+        Raises:
+            RuntimeError: nothing is assigned outside of tasks.
+        """
+        if running.actor is not None:
+            return to_user(running.actor.resources)
+        if running.task is None:
+            raise RuntimeError("resources are assigned to tasks; this is not in one")
+        return to_user(running.task.resources)
+
+    @property
+    def namespace(self) -> str:
+        return str(self._runtime.namespace)
+
+    @property
+    def current_actor(self) -> Any:
+        """The handle of the running actor.
+
+        Raises:
+            RuntimeError: not inside an actor.
+        """
+        if running.actor is None:
+            raise RuntimeError("current_actor is known inside actors only")
+        return handle_from(running.actor.actor_id, running.actor.handle)
+
+    def get(self) -> dict[str, Any]:
+        """Return the ids as a dictionary."""
+        return {
+            "job_id": self.get_job_id(),
+            "node_id": self.get_node_id(),
+            "worker_id": self.get_worker_id(),
+            "task_id": self.get_task_id(),
+            "actor_id": self.get_actor_id(),
+        }
+
+
+def get_runtime_context() -> RuntimeContext:
+    """Return facts about the running task, its process, node and job.
+
+    Raises:
+        SparkrayError: the process belongs to no cluster.
+    """
+    return RuntimeContext(core.current())

@@ -1,0 +1,194 @@
+"""Finds workers for actors and ends them: does what `state.actors` decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from sparkray.exceptions import SparkrayError, UnschedulableError
+from sparkray.head.state import actors as state
+from sparkray.head.state.actors import Actor, ActorTable
+from sparkray.protocol import actors as p
+from sparkray.protocol import codec, control
+from sparkray.protocol.control import NodeInfo
+from sparkray.protocol.messages import Address, LeaseSpec, Strategy
+from sparkray.resources import UNIT, describe, fits
+from sparkray.transport.errors import to_wire
+
+_log = logging.getLogger(__name__)
+
+#: How long one agent may look for a worker before others are tried.
+LEASE_WAIT_S: Final = 2.0
+LEASE_CALL_S: Final = 30.0
+CALL_S: Final = 10.0
+#: How long to pause when nobody can give a worker now.
+RETRY_S: Final = 0.1
+#: Marks a lease that is kept for as long as its actor lives.
+ACTOR: Final = "ACTOR"
+
+CallAgent = Callable[[bytes, str, Any, float], Coroutine[Any, Any, Any]]
+
+
+class ActorDesk:
+    """All actors.
+
+    Args:
+        alive: the living nodes.
+        call_agent: (node id, method, request, seconds) -> answer.
+        tell: sends rows to all agents.
+        spawn: runs a coroutine beside everything else.
+        infeasible_timeout_s: how long an actor that fits no node waits for a new one.
+    """
+
+    def __init__(
+        self,
+        *,
+        alive: Callable[[], list[NodeInfo]],
+        call_agent: CallAgent,
+        tell: Callable[[list[p.ActorRow]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        infeasible_timeout_s: float,
+    ) -> None:
+        self.table = ActorTable()
+        self._alive, self._call_agent = alive, call_agent
+        self._tell, self._spawn = tell, spawn
+        self._infeasible_timeout_s = infeasible_timeout_s
+
+    def create(self, request: p.CreateActor) -> p.ActorRow:
+        creation = msgspec.msgpack.decode(request.creation, type=p.ActorCreation)
+        actor, effects = self.table.create(request, creation.class_name)
+        self.perform(effects)
+        return actor.row()
+
+    def rows(self) -> list[p.ActorRow]:
+        return [actor.row() for actor in self.table.actors.values()]
+
+    def perform(self, effects: Iterable[state.Effect]) -> None:
+        rows: list[p.ActorRow] = []
+        for effect in effects:
+            if isinstance(effect, state.Tell):
+                rows.append(effect.actor.row())
+            elif isinstance(effect, state.Place):
+                self._spawn(self._place(effect.actor, effect.incarnation))
+            else:
+                self._spawn(self._end(effect))
+        if rows:
+            self._tell(rows)
+
+    async def _place(self, actor: Actor, incarnation: int) -> None:
+        """Find a worker and make it the actor."""
+        waited_since: float | None = None
+        loop = asyncio.get_running_loop()
+        while self.table._is_starting(actor, incarnation):
+            node, fitting = self._choose(actor.request)
+            if node is None and not fitting:
+                waited_since = waited_since or loop.time()
+                if loop.time() - waited_since >= self._infeasible_timeout_s:
+                    self._give_up(actor, incarnation)
+                    return
+            else:
+                waited_since = None
+            if node is not None and await self._try(actor, incarnation, node):
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def _try(self, actor: Actor, incarnation: int, node: NodeInfo) -> bool:
+        """Ask one node; return whether the actor needs no other attempt."""
+        request = control.LeaseFromPeer(
+            request_id=os.urandom(16),
+            spec=_lease_spec(actor.request.spec),
+            count=1,
+            holder=Address(actor.request.actor_id[:16], b"", "", "", 0),
+            wait_s=LEASE_WAIT_S,
+        )
+        try:
+            answer = await self._call_agent(
+                node.node_id, "Lease", request, LEASE_CALL_S
+            )
+        except (ConnectionError, TimeoutError) as error:
+            _log.info("no worker of node %s: %s", node.node_id.hex()[:8], error)
+            return False
+        except SparkrayError as error:
+            effects = self.table.unplaceable(
+                actor, incarnation, str(error), _wire(error)
+            )
+            self.perform(effects)
+            return True
+        if not answer.leases:
+            return False
+        lease = answer.leases[0]
+        worker_id = lease.worker.worker_id
+        effects = self.table.placed(
+            actor, incarnation, node.node_id, worker_id, lease.lease_id
+        )
+        self.perform(effects)
+        if not effects:
+            await self._become(actor, incarnation, node, worker_id)
+        return True
+
+    async def _become(
+        self, actor: Actor, incarnation: int, node: NodeInfo, worker_id: bytes
+    ) -> None:
+        request = p.BecomeActor(
+            worker_id, actor.request.actor_id, incarnation, actor.request.creation
+        )
+        try:
+            await self._call_agent(node.node_id, "BecomeActor", request, CALL_S)
+        except (SparkrayError, KeyError, ConnectionError, TimeoutError) as error:
+            news = p.ActorNews(
+                actor.request.actor_id, incarnation, "signal", None, str(error), b"", 0
+            )
+            self.perform(self.table.news(news))
+
+    async def _end(self, effect: state.End) -> None:
+        kill = control.KillPeerWorker(effect.worker_id, effect.reason)
+        back = control.ReturnPeerLease(effect.lease_id, False)
+        try:
+            await self._call_agent(effect.node_id, "KillWorker", kill, CALL_S)
+            await self._call_agent(effect.node_id, "ReturnLease", back, CALL_S)
+        except (SparkrayError, ConnectionError, TimeoutError) as error:
+            _log.info("the worker of an actor could not be ended: %s", error)
+
+    def _choose(self, request: p.CreateActor) -> tuple[NodeInfo | None, bool]:
+        """Return the node to ask now, and whether any node could ever do."""
+        nodes = self._alive()
+        strategy = request.spec.strategy
+        if strategy.kind == "NODE":
+            wanted = [node for node in nodes if node.node_id == strategy.node_id]
+            nodes = wanted if wanted or not strategy.soft else nodes
+        fitting = [node for node in nodes if fits(request.spec.resources, node.total)]
+        if not fitting:
+            return None, False
+        home = request.creator.node_id
+        spread = strategy.kind == "SPREAD"
+
+        def rank(node: NodeInfo) -> tuple[bool, bool, float]:
+            free = fits(request.spec.resources, node.available)
+            load = -node.available.get("CPU", 0) / UNIT
+            return not free, not spread and node.node_id != home, load
+
+        return min(fitting, key=rank), True
+
+    def _give_up(self, actor: Actor, incarnation: int) -> None:
+        wanted = describe(actor.request.spec.resources)
+        nodes = self._alive()
+        largest = max(nodes, key=lambda node: node.total.get("CPU", 0), default=None)
+        has = describe(largest.total) if largest is not None else "nothing"
+        error = UnschedulableError(wanted, has)
+        self.perform(
+            self.table.unplaceable(actor, incarnation, str(error), _wire(error))
+        )
+
+
+def _lease_spec(spec: LeaseSpec) -> LeaseSpec:
+    return msgspec.structs.replace(spec, strategy=Strategy(ACTOR))
+
+
+def _wire(error: Exception) -> bytes:
+    """An error that the head made itself: by name, as `transport.errors` writes it."""
+    return codec.encode(to_wire(error))

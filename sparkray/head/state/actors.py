@@ -1,0 +1,266 @@
+"""The life of every actor of the cluster.  Pure.
+
+    create -> PENDING --placed, constructed--> ALIVE --worker ended--> RESTARTING -> ...
+                 |                               |
+                 +----- failed, killed ----------+-----> DEAD
+
+Every start has a number, the incarnation; news of an earlier one is ignored.  What is
+to be done comes back as effects: `Place` a new incarnation, `End` a worker, `Tell` all.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+
+from sparkray.protocol import actors as p
+from sparkray.protocol.records import Address
+
+#: How many dead actors are still listed; the oldest are forgotten first.
+MAX_DEAD: Final = 1_000
+
+
+class ActorState(enum.Enum):
+    PENDING = p.PENDING
+    """A worker is being found, or the constructor runs."""
+    ALIVE = p.ALIVE
+    """The constructor has ended well; calls are served."""
+    RESTARTING = p.RESTARTING
+    """As pending, but it was alive before: its state is lost, its queue is kept."""
+    DEAD = p.DEAD
+    """Final."""
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """One actor."""
+
+    request: p.CreateActor
+    class_name: str
+    state: ActorState = ActorState.PENDING
+    version: int = 1
+    incarnation: int = 1
+    restarts_left: int = 0  #: -1 without limit
+    node_id: bytes = b""
+    worker_id: bytes = b""
+    lease_id: bytes = b""
+    address: Address | None = None
+    pid: int = 0
+    reason: str = ""
+    error: bytes = b""
+
+    def row(self) -> p.ActorRow:
+        request = self.request
+        return p.ActorRow(
+            actor_id=request.actor_id,
+            version=self.version,
+            state=self.state.value,
+            incarnation=self.incarnation,
+            address=self.address,
+            reason=self.reason,
+            error=self.error,
+            name=request.name,
+            namespace=request.namespace,
+            class_name=self.class_name,
+            detached=request.detached,
+            job_id=request.job_id,
+            pid=self.pid,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Effect: find a worker for this incarnation and make it the actor."""
+
+    actor: Actor
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Effect: end the worker (it may be gone) and give its lease back."""
+
+    node_id: bytes
+    worker_id: bytes
+    lease_id: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Effect: tell all agents of the actor's new row."""
+
+    actor: Actor
+
+
+Effect = Place | End | Tell
+
+
+@dataclass(slots=True)
+class ActorTable:
+    """All actors, dead ones too."""
+
+    actors: dict[bytes, Actor] = field(default_factory=dict)
+    _names: dict[tuple[str, str], bytes] = field(default_factory=dict)
+
+    def create(
+        self, request: p.CreateActor, class_name: str
+    ) -> tuple[Actor, list[Effect]]:
+        """Take an actor in.
+
+        Raises:
+            ValueError: a living actor has the name.
+        """
+        known = self.actors.get(request.actor_id)
+        if known is not None:
+            return known, []
+        if request.name:
+            holder = self._names.get((request.namespace, request.name))
+            if holder is not None:
+                if request.get_if_exists:
+                    return self.actors[holder], []
+                raise ValueError(
+                    f"an actor named {request.name!r} lives in namespace"
+                    f" {request.namespace!r} already; take another name, or"
+                    " get_if_exists=True"
+                )
+            self._names[request.namespace, request.name] = request.actor_id
+        actor = Actor(request, class_name, restarts_left=request.max_restarts)
+        self.actors[request.actor_id] = actor
+        return actor, [Tell(actor), Place(actor, 1)]
+
+    def find(self, name: str, namespace: str) -> Actor:
+        """Return the living actor of a name.
+
+        Raises:
+            ValueError: there is none; names the namespace that was searched.
+        """
+        actor_id = self._names.get((namespace, name))
+        if actor_id is None:
+            raise ValueError(
+                f"no actor is named {name!r} in namespace {namespace!r}; it may have"
+                " ended, or live in another namespace"
+            )
+        return self.actors[actor_id]
+
+    def placed(
+        self,
+        actor: Actor,
+        incarnation: int,
+        node_id: bytes,
+        worker: bytes,
+        lease: bytes,
+    ) -> list[Effect]:
+        """A worker was found; the constructor begins there."""
+        if not self._is_starting(actor, incarnation):
+            return [End(node_id, worker, lease, "the actor was killed meanwhile")]
+        actor.node_id, actor.worker_id, actor.lease_id = node_id, worker, lease
+        return []
+
+    def unplaceable(
+        self, actor: Actor, incarnation: int, reason: str, error: bytes
+    ) -> list[Effect]:
+        """No worker can be had for it."""
+        if not self._is_starting(actor, incarnation):
+            return []
+        return self._die(actor, reason, error)
+
+    def news(self, news: p.ActorNews) -> list[Effect]:
+        actor = self.actors.get(news.actor_id)
+        if actor is None or actor.incarnation != news.incarnation:
+            return []
+        if actor.state is ActorState.DEAD:
+            return []
+        if news.kind == "alive":
+            return self._came_up(actor, news)
+        if news.kind in ("failed", "left"):
+            return self._die(actor, news.reason, news.error)
+        return self._worker_ended(actor, news.reason)
+
+    def kill(self, actor_id: bytes, reason: str, *, no_restart: bool) -> list[Effect]:
+        actor = self.actors.get(actor_id)
+        if actor is None or actor.state is ActorState.DEAD:
+            return []
+        if no_restart:
+            return self._die(actor, reason)
+        ended = self._ended(actor, reason)
+        return [*ended, *self._worker_ended(actor, reason)] if ended else []
+
+    def owner_gone(self, worker_id: bytes) -> list[Effect]:
+        """A process has ended; the actors that it made end with it."""
+        return self._end_all(
+            "the process that made it has ended",
+            lambda actor: actor.request.creator.worker_id == worker_id,
+        )
+
+    def job_ended(self, job_id: bytes) -> list[Effect]:
+        return self._end_all(
+            "its job has ended", lambda actor: actor.request.job_id == job_id
+        )
+
+    def node_gone(self, node_id: bytes, reason: str) -> list[Effect]:
+        effects: list[Effect] = []
+        for actor in list(self.actors.values()):
+            if actor.node_id == node_id and actor.state is not ActorState.DEAD:
+                actor.worker_id = b""
+                effects += self._worker_ended(actor, f"its node died: {reason}")
+        return effects
+
+    def _end_all(self, reason: str, belongs: object) -> list[Effect]:
+        assert callable(belongs)
+        effects: list[Effect] = []
+        for actor in list(self.actors.values()):
+            living = actor.state is not ActorState.DEAD
+            if living and not actor.request.detached and belongs(actor):
+                effects += self._die(actor, reason)
+        return effects
+
+    def _is_starting(self, actor: Actor, incarnation: int) -> bool:
+        starting = actor.state in (ActorState.PENDING, ActorState.RESTARTING)
+        return starting and actor.incarnation == incarnation
+
+    def _came_up(self, actor: Actor, news: p.ActorNews) -> list[Effect]:
+        actor.state = ActorState.ALIVE
+        actor.address, actor.pid, actor.reason = news.address, news.pid, ""
+        return self._changed(actor)
+
+    def _worker_ended(self, actor: Actor, reason: str) -> list[Effect]:
+        if not actor.restarts_left:
+            return self._die(actor, reason)
+        if actor.restarts_left > 0:
+            actor.restarts_left -= 1
+        actor.state = ActorState.RESTARTING
+        actor.incarnation += 1
+        self._forget_worker(actor)
+        actor.reason = reason
+        return [*self._changed(actor), Place(actor, actor.incarnation)]
+
+    def _die(self, actor: Actor, reason: str, error: bytes = b"") -> list[Effect]:
+        effects = self._ended(actor, reason)
+        actor.state = ActorState.DEAD
+        actor.reason, actor.error = reason, error
+        self._forget_worker(actor)
+        name = (actor.request.namespace, actor.request.name)
+        if self._names.get(name) == actor.request.actor_id:
+            del self._names[name]
+        self._forget_old()
+        return [*effects, *self._changed(actor)]
+
+    def _ended(self, actor: Actor, reason: str) -> list[Effect]:
+        if not actor.worker_id:
+            return []
+        return [End(actor.node_id, actor.worker_id, actor.lease_id, reason)]
+
+    def _forget_worker(self, actor: Actor) -> None:
+        actor.node_id = actor.worker_id = actor.lease_id = b""
+        actor.address, actor.pid = None, 0
+
+    def _changed(self, actor: Actor) -> list[Effect]:
+        actor.version += 1
+        return [Tell(actor)]
+
+    def _forget_old(self) -> None:
+        dead = [id_ for id_, a in self.actors.items() if a.state is ActorState.DEAD]
+        for old in dead[:-MAX_DEAD]:
+            del self.actors[old]

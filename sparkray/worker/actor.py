@@ -1,0 +1,309 @@
+"""A worker process that is an actor: makes the instance, runs its methods.
+
+plain        calls run on the main thread, in order of arrival, like tasks
+threaded     each concurrency group has so many threads
+async        coroutines run on an event loop, so many at a time for each group;
+             methods that are no coroutines run on threads, so they never stop the loop
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+import cloudpickle
+
+from sparkray.protocol import actors as p
+from sparkray.protocol.codec import decode_as, encode
+from sparkray.protocol.framing import frame
+from sparkray.protocol.messages import (
+    ActorExiting,
+    ActorStarted,
+    BecomeActor,
+    CancelTask,
+    PushTask,
+    TaskReplied,
+)
+from sparkray.runtime.actor_exit import ActorExit
+from sparkray.runtime.context import ActorIdentity, RunningTask, running
+from sparkray.runtime.core import Runtime
+from sparkray.runtime.functions import STREAMING
+from sparkray.transport.channel import Channel
+from sparkray.worker.calls import Calls, Template
+from sparkray.worker.errors import task_error
+from sparkray.worker.results import Answers, reply, task_id_of
+
+log = logging.getLogger(__name__)
+
+#: How many coroutines of an async actor run at a time unless it says otherwise.
+ASYNC_CONCURRENCY: Final = 1_000
+#: How long an actor that ends itself waits for its last answers to leave.
+LAST_WORDS_S: Final = 0.2
+
+_clock = time.perf_counter
+_Key = tuple[Channel, int]
+
+
+class MainThread(Protocol):
+    """What an actor needs of the executor that owns the main thread."""
+
+    def enqueue(self, channel: Channel, messages: Sequence[PushTask]) -> None: ...
+    def mark_output(self, name: str) -> None: ...
+
+
+class ActorHost:
+    """The actor of this process."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        calls: Calls,
+        answers: Answers,
+        main: MainThread,
+        message: BecomeActor,
+    ) -> None:
+        self._runtime = runtime
+        self._calls, self._answers, self._main = calls, answers, main
+        self._creation = decode_as(p.ActorCreation, message.creation)
+        self._incarnation = message.incarnation
+        self._pools: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._slots: dict[str, asyncio.Semaphore] = {}
+        #: Not begun yet; whoever pops an item may decide on it.
+        self._pending: dict[_Key, PushTask] = {}
+        self._coroutines: dict[_Key, asyncio.Task[None]] = {}
+        self._concurrent = False
+
+    # --- the instance: main thread ---
+
+    def construct(self) -> None:
+        """Make the instance, and tell the agent how that went."""
+        creation = self._creation
+        name = f"{creation.class_name}.__init__"
+        running.actor = ActorIdentity(
+            creation.actor_id,
+            creation.name,
+            self._incarnation,
+            creation.resources,
+            creation.handle,
+        )
+        running.main = RunningTask(
+            creation.actor_id, name, creation.depth, creation.resources
+        )
+        self._main.mark_output(creation.class_name)
+        started = ActorStarted(b"", "")
+        try:
+            cls = cloudpickle.loads(creation.class_bytes)
+            args, kwargs = self._arguments()
+            self._prepare(cls)
+            self._calls.instance = cls(*args, **kwargs)
+            del args, kwargs
+        except BaseException as error:
+            text = f"its constructor raised {type(error).__name__}: {error}"
+            started = ActorStarted(task_error(name, error, __file__), text)
+            error.__traceback__ = None
+        finally:
+            running.main = None
+        self._keep_refs()
+        self._runtime.shared.agent.send(started)
+
+    def _arguments(self) -> tuple[Any, Any]:
+        creation = self._creation
+        task = PushTask(0, 0, 1, creation.args, creation.refs, creation.stored_args)
+        return self._calls.arguments(task)
+
+    def _keep_refs(self) -> None:
+        """Count the refs that the constructor was given and the instance keeps."""
+        shared = self._runtime.shared
+        shared.drain()
+        with shared.lock:
+            self._runtime.ownership.register_uncovered()
+
+    def _prepare(self, cls: type) -> None:
+        """Set up threads and loop before the constructor may want them."""
+        creation = self._creation
+        is_async = any(_is_async(getattr(cls, name, None)) for name in dir(cls))
+        limit = creation.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1)
+        self._concurrent = is_async or limit > 1 or bool(creation.groups)
+        if not self._concurrent:
+            return
+        sync_limit = creation.max_concurrency or 1
+        for group, threads in {"": sync_limit, **creation.groups}.items():
+            self._pools[group] = concurrent.futures.ThreadPoolExecutor(
+                threads, thread_name_prefix=f"sparkray-{group or 'actor'}"
+            )
+        if is_async:
+            self._loop = asyncio.new_event_loop()
+            for group, slots in {"": limit, **creation.groups}.items():
+                self._slots[group] = asyncio.Semaphore(slots)
+            threading.Thread(
+                target=self._loop.run_forever, name="sparkray-async", daemon=True
+            ).start()
+
+    # --- calls: I/O thread ---
+
+    def push(self, channel: Channel, messages: Sequence[PushTask]) -> None:
+        """Take calls in; each goes where its method runs."""
+        if not self._concurrent:
+            self._main.enqueue(channel, messages)
+            return
+        for task in messages:
+            template: Template = channel.peer.templates[task.template]
+            self._pending[channel, task.number] = task
+            group = template.define.group
+            method = getattr(self._calls.instance, template.define.method, None)
+            if _is_async(method) and self._loop is not None:
+                coroutine = self._run_coroutine(channel, task, template, group)
+                self._loop.call_soon_threadsafe(
+                    self._begin, channel, task.number, coroutine
+                )
+            else:
+                pool = self._pools.get(group) or self._pools[""]
+                pool.submit(self._run_in_thread, channel, task, template)
+
+    def cancel(self, channel: Channel, message: CancelTask) -> None:
+        """Stop a call: one that waits, or a coroutine; a running method goes on."""
+        task = self._pending.pop((channel, message.number), None)
+        if task is not None:
+            channel.send(frame(encode(reply(task, "cancelled"))))
+            return
+        running_one = self._coroutines.get((channel, message.number))
+        if running_one is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(running_one.cancel)
+
+    # --- threads ---
+
+    def _run_in_thread(
+        self, channel: Channel, task: PushTask, template: Template
+    ) -> None:
+        if self._pending.pop((channel, task.number), None) is None:
+            return
+        define, calls = template.define, self._calls
+        running.set_here(self._task(channel, task, template))
+        started = _clock()
+        outcome: bytes | TaskReplied
+        try:
+            function = template.function or calls.function_of(template)
+            args, kwargs = calls.arguments(task)
+            value = function(*args, **kwargs)
+            if calls.is_several(define, value):
+                outcome = calls.several(channel, task, define, value)
+            else:
+                outcome = calls.outcome(channel, task, define, value)
+        except BaseException as error:
+            if is_exit(error):
+                self.leave(error)
+            outcome = calls.failure(task, define, error, __file__)
+        finally:
+            running.set_here(None)
+        calls.answer(channel, task, define, outcome, _clock() - started)
+        self._answers.flush()
+
+    def _task(
+        self, channel: Channel, task: PushTask, template: Template
+    ) -> RunningTask:
+        define = template.define
+        return RunningTask(
+            task_id_of(channel, task),
+            define.name,
+            define.depth,
+            self._creation.resources,
+        )
+
+    # --- event loop ---
+
+    def _begin(
+        self, channel: Channel, number: int, coroutine: Coroutine[Any, Any, None]
+    ) -> None:
+        assert self._loop is not None
+        key = channel, number
+        task = self._loop.create_task(coroutine)
+        self._coroutines[key] = task
+        task.add_done_callback(lambda _: self._coroutines.pop(key, None))
+
+    async def _run_coroutine(
+        self, channel: Channel, task: PushTask, template: Template, group: str
+    ) -> None:
+        slots = self._slots.get(group) or self._slots[""]
+        async with slots:
+            if self._pending.pop((channel, task.number), None) is None:
+                return
+            running.set_here(self._task(channel, task, template))
+            started = _clock()
+            outcome = await self._outcome(channel, task, template)
+        run_s = _clock() - started
+        self._calls.answer(channel, task, template.define, outcome, run_s)
+        self._answers.flush()
+
+    async def _outcome(
+        self, channel: Channel, task: PushTask, template: Template
+    ) -> bytes | TaskReplied:
+        define, calls = template.define, self._calls
+        try:
+            function = template.function or calls.function_of(template)
+            args, kwargs = await self._async_arguments(task)
+            if inspect.isasyncgenfunction(function):
+                items = function(*args, **kwargs)
+                return await self._stream(channel, task, template, items)
+            value = await function(*args, **kwargs)
+            if define.num_returns != 1:
+                return calls.several(channel, task, define, value)
+            return calls.outcome(channel, task, define, value)
+        except asyncio.CancelledError:
+            return reply(task, "cancelled")
+        except BaseException as error:
+            if is_exit(error):
+                self.leave(error)
+            return calls.failure(task, define, error, __file__)
+
+    async def _async_arguments(self, task: PushTask) -> tuple[Any, Any]:
+        """Arguments from the store may have to come from far: not on the loop."""
+        if not task.refs and task.stored_args is None:
+            return self._calls.arguments(task)
+        assert self._loop is not None
+        fetch = functools.partial(self._calls.arguments, task)
+        return await self._loop.run_in_executor(None, fetch)
+
+    async def _stream(
+        self, channel: Channel, task: PushTask, template: Template, items: Any
+    ) -> TaskReplied:
+        define = template.define
+        if define.num_returns != STREAMING:
+            values = [item async for item in items]
+            return self._calls.several(channel, task, define, values)
+        sent = 0
+        async for item in items:
+            self._calls.send_item(channel, task, define, item, sent)
+            sent += 1
+        return self._calls.end_stream(task, sent)
+
+    # --- the end ---
+
+    def leave(self, error: BaseException) -> None:
+        """The actor ends itself: no restart, and no answer to the call that did it."""
+        reason = "it called exit_actor()"
+        if isinstance(error, SystemExit):
+            reason = f"it called sys.exit({error.code!r})"
+        self._answers.flush()
+        self._runtime.shared.agent.send(ActorExiting(reason))
+        time.sleep(LAST_WORDS_S)
+        with contextlib.suppress(OSError):
+            self._runtime.close("the actor ends")
+        os._exit(0)
+
+
+def is_exit(error: BaseException) -> bool:
+    return isinstance(error, (ActorExit, SystemExit))
+
+
+def _is_async(method: Callable[..., Any] | None) -> bool:
+    return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)

@@ -1,0 +1,155 @@
+"""One call of user code, whoever runs it: its function, arguments, outcome, answer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from sparkray.protocol.codec import encode
+from sparkray.protocol.messages import (
+    DefineTask,
+    PushTask,
+    ReturnValue,
+    TaskDone,
+    TaskReplied,
+)
+from sparkray.runtime.core import Runtime
+from sparkray.runtime.refs import collecting
+from sparkray.store.serialize import deserialize, serialize
+from sparkray.transport.channel import Channel
+from sparkray.worker.errors import exit_error, task_error
+from sparkray.worker.results import Answers, Results, reply
+
+
+class Template:
+    """A task definition as kept here: the function is loaded when first run."""
+
+    __slots__ = ("calls", "define", "function")
+
+    def __init__(self, define: DefineTask) -> None:
+        self.define = define
+        self.function: Callable[..., Any] | None = None
+        self.calls = 0
+
+
+class Calls:
+    """What the main thread, an actor's threads and its event loop have in common."""
+
+    def __init__(self, runtime: Runtime, answers: Answers, results: Results) -> None:
+        self._shared = runtime.shared
+        self._fetcher = runtime.fetcher
+        self._answers = answers
+        self._results = results
+        self._functions: dict[bytes, Any] = {}  #: by hash: bytes, or what they load to
+        self.instance: Any = None  #: of an actor: what methods are called on
+
+    def define(self, channel: Channel, message: DefineTask) -> None:
+        """Note what the owner at the other end says of its tasks."""
+        if message.function is not None:
+            self._functions.setdefault(message.function_hash, message.function)
+            message.function = None
+        channel.peer.templates[message.template] = Template(message)
+
+    def function_of(self, template: Template) -> Callable[..., Any]:
+        define = template.define
+        if define.method:
+            known = getattr(self.instance, define.method)
+        else:
+            known = self._functions[define.function_hash]
+            if isinstance(known, bytes):
+                known = cloudpickle.loads(known)
+                self._functions[define.function_hash] = known
+        function: Callable[..., Any] = known
+        template.function = function
+        return function
+
+    def arguments(self, task: PushTask) -> tuple[Any, Any]:
+        """Return a task's arguments, its refs resolved."""
+        fetcher = self._fetcher
+        if not task.args and not task.refs and task.stored_args is None:
+            return (), {}
+        if task.stored_args is not None:
+            args, kwargs = fetcher.argument_value(task.stored_args)
+        else:
+            args, kwargs = deserialize(task.args)
+        if task.refs:
+            args = list(args)
+            for argument in task.refs:
+                value = fetcher.argument_value(argument)
+                if isinstance(argument.where, int):
+                    args[argument.where] = value
+                else:
+                    kwargs[argument.where] = value
+        return args, kwargs
+
+    def outcome(
+        self, channel: Channel, task: PushTask, define: DefineTask, value: Any
+    ) -> bytes | TaskReplied:
+        """Return what to answer for a value: its bytes, if it is one and small."""
+        with collecting() as met:
+            serialized = serialize(value, f"the result of {define.name}")
+        if not met and serialized.size_bytes <= self._shared.settings.inline_max_bytes:
+            return serialized.to_bytes()
+        return self._results.large(channel, task, serialized, met)
+
+    def several(
+        self, channel: Channel, task: PushTask, define: DefineTask, value: Any
+    ) -> TaskReplied:
+        return self._results.several(channel, task, define, value)
+
+    def send_item(
+        self,
+        channel: Channel,
+        task: PushTask,
+        define: DefineTask,
+        item: Any,
+        index: int,
+    ) -> None:
+        self._results.send_item(channel, task, define, item, index)
+
+    def end_stream(self, task: PushTask, items: int) -> TaskReplied:
+        return self._results.end_stream(task, items)
+
+    def is_several(self, define: DefineTask, value: Any) -> bool:
+        return define.num_returns != 1 or inspect.isgenerator(value)
+
+    def failure(
+        self, task: PushTask, define: DefineTask, error: BaseException, skip_file: str
+    ) -> TaskReplied:
+        """Return what to answer when user code raised."""
+        if isinstance(error, SystemExit):
+            answer = reply(task, "exit", exit_error(define.name, error))
+        else:
+            answer = reply(task, "error", task_error(define.name, error, skip_file))
+        error.__traceback__ = None  # it would keep the arguments alive
+        return answer
+
+    def answer(
+        self,
+        channel: Channel,
+        task: PushTask,
+        define: DefineTask,
+        outcome: bytes | TaskReplied,
+        run_s: float,
+    ) -> None:
+        kept = self._kept() if self._shared.table.uncovered else None
+        if isinstance(outcome, bytes):
+            if not kept:
+                body = encode(TaskDone(task.number, task.attempt, run_s, outcome))
+            else:
+                value = ReturnValue(0, outcome, len(outcome), [], [])
+                outcome = reply(task, "ok", values=[value])
+        if isinstance(outcome, TaskReplied):
+            outcome.run_s = run_s
+            outcome.kept = kept or []
+            body = encode(outcome)
+        self._answers.add(channel, body, hold=define.batch)
+
+    def _kept(self) -> list[bytes]:
+        """Return the refs that came with tasks and are still in use here."""
+        self._shared.drain()
+        with self._shared.lock:
+            return [entry.id for entry in self._shared.table.take_uncovered()]
