@@ -255,12 +255,9 @@ class Ownership:
         """A process that we had a channel to is gone: as borrower and as owner."""
         self._table.borrower_died(worker_id)
         for entry in list(self._table.entries.values()):
-            if (
-                entry.owner is not None
-                and entry.owner.worker_id == worker_id
-                and entry.state == PENDING
-                and entry.asked
-            ):
+            if entry.owner is None or entry.owner.worker_id != worker_id:
+                continue
+            if entry.state == STORED or (entry.state == PENDING and entry.asked):
                 entry.settle(FAILED, _owner_died(entry, reason))
         self.settle()
 

@@ -118,8 +118,6 @@ except KeyboardInterrupt:
     print(sparkray.get(add.options(num_cpus=0).remote(20, 22), timeout=20))
     raise
 """
-    import os
-
     with driver(code) as process:
         assert process.stdout is not None
         directory = process.stdout.readline().strip()

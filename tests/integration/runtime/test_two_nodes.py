@@ -33,7 +33,9 @@ def store_used() -> dict[str, float]:
     }
 
 
-def test_tasks_spread_and_stay_where_they_are_told(two_nodes: Any, tmp_path: Path) -> None:
+def test_tasks_spread_and_stay_where_they_are_told(
+    two_nodes: Any, tmp_path: Path
+) -> None:
     both = {row["NodeID"] for row in sparkray.nodes()}
     begun, gate = Tally(tmp_path), Gate(tmp_path)
 
