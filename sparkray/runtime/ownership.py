@@ -68,11 +68,14 @@ class Ownership:
         """Return the entry of a ref of this session.
 
         Raises:
-            ObjectLostError: the ref is of a session that has ended.
+            ObjectLostError: the ref is of a session that has ended, or was forked along.
         """
         entry = self._table.entries.get(ref._id)
         if entry is None:
-            reason = "it belongs to a session of sparkray that has ended"
+            reason = (
+                "it belongs to a session of sparkray that has ended, or to the process"
+                " that this one was forked from"
+            )
             raise ObjectLostError(ref.hex(), reason)
         return entry
 
