@@ -58,6 +58,7 @@ class ObjectDesk:
         self._call_peer, self._flight_of = call_peer, flight_of
         self._spawn, self._changed, self._sealed = spawn, changed, sealed
         self.limit_bytes = settings.object_store_memory or sizing.default_limit()
+        self.warning = ""  #: what the user should know of where objects are kept
         self.flight = ""  #: ``host:port``, once it is served
         self._flight_store: FlightStore | None = None
         self._store: NodeStore | None = None
@@ -65,13 +66,13 @@ class ObjectDesk:
     def start(self) -> None:
         """Make the store, empty."""
         options, settings = self._options, self._settings
-        directory, warning = sizing.choose_directory(
+        directory, self.warning = sizing.choose_directory(
             options.segment_dir,
             os.path.join(options.session_dir, "objects"),
             self.limit_bytes,
         )
-        if warning:
-            _log.warning("%s", warning)
+        if self.warning:
+            _log.warning("%s", self.warning)
         spill_dir = settings.spill_dir or os.path.join(options.session_dir, "spill")
         self._store = NodeStore(directory, self.limit_bytes, spill_dir, settings)
 

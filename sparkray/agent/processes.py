@@ -142,7 +142,9 @@ def environment_of(
         ) from error
     if unknown:
         raise RuntimeEnvSetupError(f"this node does not support {', '.join(unknown)}")
-    environment = {"OMP_NUM_THREADS": "1", **base, **variables}
+    environment = {**base, **variables}
+    if "OMP_NUM_THREADS" not in environment:
+        environment |= {"OMP_NUM_THREADS": "1", zygote.OMP_FOLLOWS: "1"}
     environment.pop("SPARKRAY_TOKEN", None)
     environment["SPARKRAY_TOKEN_FILE"] = token_file
     return environment

@@ -381,6 +381,12 @@ class AgentService:
         )
         self.uplink.send_logs(batch)
 
+    @property
+    def warnings(self) -> list[str]:
+        """What whoever uses this node should know, once."""
+        own = [self.objects.warning] if self.objects.warning else []
+        return own + self.uplink.warnings
+
     # --- head -------------------------------------------------------------------------
 
     def node_info(self) -> control.NodeInfo:

@@ -60,6 +60,7 @@ class Uplink:
         self._tls = tls.from_environment(os.environ)
         self._head: Peer | None = None
         self.head_address = ""
+        self.warnings: list[str] = []  #: what the head said when it took us in
         self._peers: dict[bytes, tuple[str, Peer]] = {}
         self._addresses: dict[bytes, str] = {}
         self._logs: deque[control.LogBatch] = deque(maxlen=MAX_LOG_BATCHES)
@@ -176,9 +177,13 @@ class Uplink:
     async def _register(self) -> None:
         assert self._head is not None
         request = self._on.register()
-        await self._head.call(
+        registered: control.NodeRegistered = await self._head.call(
             "Head", "RegisterNode", request, control.NodeRegistered, HEAD_CALL_S
         )
+        for warning in registered.warnings:
+            if warning not in self.warnings:
+                self.warnings.append(warning)
+                _log.warning("%s", warning)
 
     async def _stream_for_ever(self) -> None:
         assert self._head is not None

@@ -106,6 +106,7 @@ class Node:
         head = f"{host}:{port}" if given.head else given.address
         await agent.join(self._peer_of(head), f"{host}:{port}")
         about = self._about(session, cluster_id, host, head)
+        about["warnings"] = agent.warnings
         session.announce(about)
         asyncio.get_running_loop().run_in_executor(None, session_dir.sweep, self._root)
         return about

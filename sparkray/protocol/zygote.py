@@ -13,6 +13,9 @@ import msgspec
 
 from sparkray.exceptions import ProtocolError
 
+#: Set where OMP_NUM_THREADS is ours to choose: it follows the CPUs of the running task.
+OMP_FOLLOWS = "SPARKRAY_OMP_FOLLOWS_CPUS"
+
 
 class WorkerStart(msgspec.Struct, array_like=True, frozen=True):
     """All that a new worker process is told.  Part of `ForkWorker`."""

@@ -38,6 +38,8 @@ from sparkray.protocol.messages import (
     Unblocked,
     YieldLease,
 )
+from sparkray.protocol.zygote import OMP_FOLLOWS
+from sparkray.resources import CPU, UNIT, Vector
 from sparkray.runtime import core
 from sparkray.runtime.connection import ConnectOptions
 from sparkray.runtime.context import RunningTask, running
@@ -82,6 +84,8 @@ class Executor:
         self._actor: ActorHost | None = None
         self._stale_check_due = False
         self._log_name = ""
+        self._omp_follows = os.environ.pop(OMP_FOLLOWS, "") != ""
+        self._last_resources: Vector = {}
         self._main = threading.get_ident()
         self._leaving = False
         self._install()
@@ -237,6 +241,8 @@ class Executor:
         )
         if define.name != self._log_name:
             self.mark_output(define.name)
+        if define.resources is not self._last_resources:
+            self._follow_cpus(define.resources)
         started = _clock()
         outcome: bytes | TaskReplied
         try:
@@ -290,6 +296,13 @@ class Executor:
         mark = f"\x01task:{name}\n".encode()
         for fd in (1, 2):
             os.write(fd, mark)
+
+    def _follow_cpus(self, resources: Vector) -> None:
+        """Libraries that this task loads shall use as many threads as it has CPUs."""
+        self._last_resources = resources
+        if self._omp_follows:
+            cpus = max(1, resources.get(CPU, 0) // UNIT)
+            os.environ["OMP_NUM_THREADS"] = str(cpus)
 
     def _interrupt(self, number: int, stack_frame: object) -> None:
         """Handler of SIGINT: stops the running task if it is the cancelled one."""
