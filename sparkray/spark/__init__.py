@@ -17,7 +17,7 @@ def start_cluster(spark: Any, **options: Any) -> Context:
     """Same as ``sparkray.init(spark)``, with all options of `session.start_on_spark`.
 
     Args:
-        spark: a SparkSession, classic or Connect.
+        spark: a SparkSession; with Spark Connect give ``num_nodes`` too.
         **options: those, and what `sparkray.init` takes besides (``namespace``,
             ``runtime_env``, ``log_to_driver``...).
 

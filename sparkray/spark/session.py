@@ -65,7 +65,8 @@ def start_on_spark(
     """Start a head beside the driver and begin to start a node on each executor.
 
     Args:
-        spark: a SparkSession, classic or Connect.
+        spark: a SparkSession; one of Spark Connect does not tell how many executors
+            there are.
         num_nodes: how many executors shall carry a node: these, no more.  Default: all.
         min_nodes, max_nodes: the same as a range; later executors count too.
         num_cpus, resources: of each node; default: the executor's cores.
