@@ -108,7 +108,10 @@ class Node:
         about = self._about(session, cluster_id, host, head)
         about["warnings"] = agent.warnings
         session.announce(about)
-        asyncio.get_running_loop().run_in_executor(None, session_dir.sweep, self._root)
+        session.hold_segments()
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, session_dir.sweep, self._root)
+        loop.run_in_executor(None, session_dir.sweep_segments)
         return about
 
     async def finished(self) -> str:

@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,8 @@ import msgspec
 MAX_PATH_BYTES: Final = 103 - len("/sockets/0123456789abcdef.sock")
 SEGMENTS_PARENT: Final = Path("/dev/shm")
 DISCOVERY: Final = "agent.json"
+#: A directory of segments may be this old before its daemon holds it.
+YOUNG_S: Final = 60.0
 _LOCK: Final = "lock"
 _DRAFT: Final = ".draft-"
 
@@ -92,6 +95,13 @@ class SessionDir(msgspec.Struct, frozen=True):
         _write_private(draft, json.dumps(about))
         draft.rename(self.entry / DISCOVERY)
 
+    def hold_segments(self) -> None:
+        """Lock the directory of segments, once it is there, for as long as we live: a
+        sweep finds what is left of us even if all else of the session is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(self.segments, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     def remove(self) -> None:
         """Remove everything, the discovery file first.  Repeatable."""
         (self.entry / DISCOVERY).unlink(missing_ok=True)
@@ -138,6 +148,30 @@ def sweep(parent: Path) -> list[str]:
                 _remove_left(entry)
                 os.close(fd)
                 swept.append(entry.name)
+    return swept
+
+
+def sweep_segments(
+    parent: Path = SEGMENTS_PARENT, young_s: float = YOUNG_S
+) -> list[str]:
+    """Remove our own segment directories that no daemon holds; return their names.
+
+    Args:
+        young_s: one that is younger may not be held yet.
+    """
+    swept: list[str] = []
+    for directory in parent.glob("sparkray-*"):
+        with contextlib.suppress(OSError):
+            stat = directory.lstat()
+            if stat.st_uid != os.getuid() or time.time() - stat.st_ctime < young_s:
+                continue
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove_tree(directory)
+                swept.append(directory.name)
+            finally:
+                os.close(fd)
     return swept
 
 

@@ -123,3 +123,18 @@ def test_nobody_sees_a_directory_before_its_lock_is_held(tmp_path: Path) -> None
     session.announce({"a": 1})
     assert json.loads((session.entry / "agent.json").read_text()) == {"a": 1}
     session.remove()
+
+
+def test_segments_are_swept_unless_somebody_holds_them_or_they_are_young(
+    tmp_path: Path,
+) -> None:
+    held, left = tmp_path / "sparkray-held", tmp_path / "sparkray-left"
+    for directory in (held, left):
+        directory.mkdir()
+        (directory / "segment").write_bytes(b"x")
+    fd = os.open(held, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert session_dir.sweep_segments(tmp_path, young_s=3600.0) == []
+    assert session_dir.sweep_segments(tmp_path, young_s=0.0) == ["sparkray-left"]
+    assert held.exists() and not left.exists()
+    os.close(fd)
