@@ -68,7 +68,7 @@ class Ownership:
         """Return the entry of a ref of this session.
 
         Raises:
-            ObjectLostError: the ref is of a session that has ended, or was forked along.
+            ObjectLostError: the ref is of an ended session, or of a parent process.
         """
         entry = self._table.entries.get(ref._id)
         if entry is None:

@@ -1,0 +1,229 @@
+"""Agents, zygotes, drivers and whole nodes that die in the midst of work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import sparkray
+from sparkray.exceptions import SparkrayError, WorkerCrashedError
+from sparkray.launch import discovery
+from sparkray.util import state
+from tests import leaks
+from tests.support import Tally, driver_environment, until
+
+pytestmark = pytest.mark.faults
+
+
+@sparkray.remote
+def identity(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_tasks_that_share_a_worker_with_a_crash_all_succeed(
+    fresh: Any, tmp_path: Path, retries: int
+) -> None:
+    """One worker, short tasks pushed ahead.  A crash may take unsent answers along, so
+    that the culprit is sure only when it runs alone: one more run than said, at most.
+    Without retries nothing is pushed ahead."""
+    fresh.init(num_cpus=1)
+    runs = Tally(tmp_path)
+    culprits = (13, 33, 53)
+
+    @sparkray.remote(max_retries=retries)
+    def work(index: int) -> int:
+        runs.add(index)
+        if index in culprits:
+            os._exit(1)
+        return index
+
+    sparkray.get([work.remote(0) for _ in range(30)])  # known to be short
+    refs = [work.remote(index) for index in range(60)]
+    for index, ref in enumerate(refs):
+        if index in culprits:
+            with pytest.raises(WorkerCrashedError):
+                sparkray.get(ref, timeout=50)
+        else:
+            assert sparkray.get(ref, timeout=50) == index
+    counts = Counter(map(int, runs.lines()))
+    for index in range(1, 60):
+        if retries == 0:
+            assert counts[index] == 1, index
+        elif index in culprits:
+            assert 2 <= counts[index] <= 3, index
+
+
+def test_when_the_agent_is_killed_all_calls_raise_and_nothing_is_left(
+    fresh: Any, cluster_root: Path, tmp_path: Path
+) -> None:
+    fresh.init(num_cpus=2)
+    begun = Tally(tmp_path)
+
+    @sparkray.remote
+    def nap() -> None:
+        begun.add()
+        time.sleep(300)
+
+    running, waiting = [nap.remote() for _ in range(2)], nap.remote()
+    large = sparkray.put(bytes(1 << 20))
+    until(lambda: begun.count() == 2)
+    (node,) = discovery.nodes_on_this_host(cluster_root)
+    os.kill(node.pid, signal.SIGKILL)
+    died = time.monotonic()
+    calls: list[Callable[[], Any]] = [
+        lambda: sparkray.get(running),
+        lambda: sparkray.get(waiting),
+        lambda: sparkray.get(large),
+        lambda: sparkray.put(bytes(1 << 20)),
+        lambda: sparkray.get(nap.remote()),
+        sparkray.nodes,
+    ]
+    for call in calls:
+        with pytest.raises(SparkrayError, match="agent"):
+            call()
+    assert sparkray.wait([waiting], timeout=5)[0] == [waiting]
+    assert time.monotonic() - died < 10
+    sparkray.shutdown()
+    until(lambda: not leaks.Footprint.now(cluster_root).things & _of_node(node), 20)
+    sparkray.init(num_cpus=1)
+    assert sparkray.get(identity.remote("a new one")) == "a new one"
+
+
+def _of_node(node: discovery.Node) -> set[str]:
+    return {f"session directory {node.session_dir}", f"directory {node.session_dir}"}
+
+
+def test_a_killed_zygote_takes_only_its_workers_and_another_follows(
+    fresh: Any, cluster_root: Path, tmp_path: Path
+) -> None:
+    fresh.init(num_cpus=2)
+    begun = Tally(tmp_path)
+
+    @sparkray.remote(max_retries=1)
+    def once_more() -> str:
+        begun.add()
+        if begun.count() == 1:
+            time.sleep(300)
+        return "done"
+
+    ref = once_more.remote()
+    until(begun.count)
+    (node,) = discovery.nodes_on_this_host(cluster_root)
+    for process in psutil.Process(node.pid).children():
+        process.kill()
+    assert sparkray.get(ref, timeout=30) == "done"
+
+
+DRIVER = """
+import time
+import numpy as np
+import sparkray
+sparkray.init(num_cpus=2)
+
+@sparkray.remote
+def child():
+    time.sleep(300)
+
+@sparkray.remote
+def parent():
+    return sparkray.get(child.remote())
+
+@sparkray.remote(runtime_env={"env_vars": {"OTHER": "1"}})
+def large():
+    return np.zeros(1 << 20)
+
+refs = [sparkray.put(np.zeros(1 << 20)), large.remote()]
+sparkray.wait(refs, num_returns=2)
+refs += [parent.remote() for _ in range(4)]
+time.sleep(0.5)
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_killed_driver_leaves_no_process_file_or_segment(cluster_root: Path) -> None:
+    with (
+        leaks.no_leaks(cluster_root, timeout_s=30),
+        subprocess.Popen(
+            [sys.executable, "-c", DRIVER],
+            env=driver_environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as driver,
+    ):
+        assert driver.stdout is not None and driver.stdout.readline() == "ready\n"
+        driver.kill()
+
+
+def test_a_driver_that_dies_leaves_a_shared_cluster_clean(
+    start_cluster: Callable[..., Any],
+) -> None:
+    cluster = start_cluster(num_cpus=2)
+    code = DRIVER.replace("num_cpus=2", f'address="{cluster.address}"')
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=driver_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        assert driver.stdout is not None and driver.stdout.readline() == "ready\n"
+        sparkray.init(address=cluster.address)
+        driver.kill()
+
+    def clean() -> bool:
+        free = sparkray.available_resources()
+        total = sparkray.cluster_resources()
+        return free == total and not state.list_objects()
+
+    until(clean, 30, "resources or objects of a dead driver are left")
+    assert sparkray.get(identity.options(num_cpus=2).remote(1), timeout=20) == 1
+
+
+def test_a_node_that_dies_is_named_and_its_retriable_tasks_run_elsewhere(
+    two_nodes: Any, tmp_path: Path
+) -> None:
+    begun = Tally(tmp_path)
+    second = two_nodes.second
+    second_id = second.node_id
+
+    @sparkray.remote(resources={"second": 1})
+    def there() -> None:
+        begun.add()
+        time.sleep(300)
+
+    @sparkray.remote(scheduling_strategy="SPREAD", max_retries=2)
+    def anywhere() -> str:
+        begun.add()
+        where = sparkray.get_runtime_context().get_node_id()
+        if where == second_id:
+            time.sleep(300)
+        return where
+
+    lost = there.options(max_retries=0).remote()
+    moved = [anywhere.remote() for _ in range(3)]
+    until(lambda: begun.count() >= 3)
+    two_nodes.remove_node(second, allow_graceful=False)
+    died = time.monotonic()
+    with pytest.raises(WorkerCrashedError):
+        sparkray.get(lost, timeout=30)
+    here = two_nodes.head_node.node_id
+    assert sparkray.get(moved, timeout=30) == [here] * 3
+    until(
+        lambda: (
+            [n["Alive"] for n in sparkray.nodes() if n["NodeID"] == second_id]
+            == [False]
+        ),
+        30,
+    )
+    assert time.monotonic() - died < 30
