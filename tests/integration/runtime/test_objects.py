@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from sparkray.exceptions import (
     OwnerDiedError,
 )
 from sparkray.util import state
-from tests.support import quiet, run_driver, until
+from tests.support import driver_environment, quiet, run_driver, until
 
 pytestmark = pytest.mark.usefixtures("shared")
 MB = 1 << 20
@@ -358,3 +361,33 @@ def _paragraphs(text: str) -> list[str]:
     """Split printed errors: each but the last one ends with the same advice."""
     parts = text.strip().split("object_store_memory\n")
     return [part + "object_store_memory" for part in parts[:-1]] + parts[-1:]
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None,
+    reason="only root can mount a small /dev/shm of its own",
+)
+def test_in_a_container_with_little_shared_memory_large_objects_work() -> None:
+    code = """
+import numpy as np
+import sparkray
+sparkray.init(num_cpus=1)
+array = np.arange(25_000_000)
+ref = sparkray.put(array)
+same = sparkray.remote(lambda a: int(a[-1]) + len(a))
+print((sparkray.get(ref) == array).all(), sparkray.get(same.remote(ref)))
+"""
+    shell = "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec $0 -c '$1'"
+    command = ["unshare", "-m", "sh", "-c", shell.replace("'$1'", '"$1"')]
+    run = subprocess.run(
+        [*command, sys.executable, code],
+        env=driver_environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    if "unshare" in run.stderr or "mount:" in run.stderr:
+        pytest.skip(run.stderr)
+    assert run.stdout.split() == ["True", "49999999"], run.stderr
+    warnings = [line for line in run.stderr.splitlines() if "/dev/shm" in line]
+    assert len(warnings) == 1 and "67108864" in warnings[0], run.stderr
