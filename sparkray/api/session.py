@@ -26,7 +26,7 @@ from sparkray.launch import process
 from sparkray.launch.discovery import Node
 from sparkray.launch.secrets import tls_contexts
 from sparkray.protocol.messages import JobConfig
-from sparkray.runtime import core
+from sparkray.runtime import core, refs
 from sparkray.runtime.connection import ConnectOptions
 
 _log = logging.getLogger("sparkray")
@@ -236,6 +236,16 @@ def ensure_runtime() -> core.Runtime:
     return runtime
 
 
+def load_ref(object_id: bytes, *owner: Any) -> refs.ObjectRef:
+    """Unpickle a ref of a UDF's closure: there that is the first use of sparkray."""
+    if core.current_or_none() is None and _spark_task() is not None:
+        init()
+    return refs.load_ref(object_id, *owner)
+
+
+refs.hooks.load_out_of_band = load_ref
+
+
 def inherited_env(runtime: core.Runtime) -> str:
     """Return the runtime environment that tasks submitted here inherit."""
     return runtime.shared.runtime_env
@@ -350,7 +360,9 @@ def _start_on_spark(arguments: InitArguments, spark: Any, token: str | None) -> 
 def _complete_on_spark(session: _Session) -> None:
     """Wait for the executors' nodes, now that they can be counted."""
     try:
-        session.started.wait_for_nodes(session.context.job_id)  # type: ignore[union-attr]
+        session.started.wait_for_nodes(  # type: ignore[union-attr]
+            session.context.job_id, session.runtime.head_call
+        )
     except BaseException:
         shutdown()
         raise

@@ -119,6 +119,7 @@ class Leasing:
 
     def fell_idle(self, worker: LeasedWorker) -> None:
         """A worker ran out of tasks: return it, or look for work elsewhere."""
+        worker.key.saturated = False
         if isinstance(worker.key, ActorQueue):
             return
         if worker.leaving:

@@ -42,6 +42,10 @@ def _ignore(object_id: bytes) -> None:
 class _Hooks:
     """Where refs report to; set by the one current runtime."""
 
+    #: What unpickles a ref that left by other ways than ours, as in a UDF's closure; it
+    #: may have to join a cluster first (set by `api.session`).
+    load_out_of_band: Callable[..., ObjectRef] | None = None
+
     runtime: RefSupport | None = None
     #: Starts a runtime for a process that has none (set by `runtime.core`).
     require: Callable[[], RefSupport] | None = None
@@ -112,12 +116,14 @@ class ObjectRef:
 
     def __reduce__(self) -> tuple[Any, ...]:
         runtime = require_runtime()
+        load: Callable[..., ObjectRef] = load_ref
         if _pickling.met is not None:
             _pickling.met.append(self)
         else:
             runtime.share_out_of_band(self)
+            load = hooks.load_out_of_band or load_ref
         owner = self._owner or runtime.address
-        return _load, (self._id, *_fields(owner))
+        return load, (self._id, *_fields(owner))
 
     def __del__(self, hooks: _Hooks = hooks) -> None:
         hooks.dropped(self._id)
@@ -133,7 +139,8 @@ def _fields(address: Address) -> tuple[Any, ...]:
     )
 
 
-def _load(object_id: bytes, *owner: Any) -> ObjectRef:
+def load_ref(object_id: bytes, *owner: Any) -> ObjectRef:
+    """Unpickle a ref in a member of its cluster."""
     runtime = require_runtime()
     address = Address(*owner)
     if address.worker_id == runtime.address.worker_id:

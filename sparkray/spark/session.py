@@ -16,11 +16,10 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sparkray
 from sparkray.config import Settings
 from sparkray.exceptions import SparkrayError
 from sparkray.launch.discovery import Node
@@ -172,7 +171,7 @@ class SparkCluster:
         self._count = count
         self._hold_slots = hold_slots
         self._deadline_s = deadline_s
-        self._runtime: Any = None
+        self._head_call: Callable[[str, Any], Any] | None = None
         self._stopping = threading.Event()
         self._keeper = threading.Thread(
             target=self._keep, name="sparkray-keeper", daemon=True
@@ -180,13 +179,14 @@ class SparkCluster:
         for _ in range(count.wanted(facts.executors() or facts.expected or 1)):
             launcher.launch()
 
-    def wait_for_nodes(self, job_id: str) -> None:
+    def wait_for_nodes(self, job_id: str, head_call: Callable[[str, Any], Any]) -> None:
         """Wait until the executors have their nodes; then UDFs can join.
 
         The driver's runtime is connected by now.
 
         Args:
             job_id: the driver's job, which UDFs join, in hexadecimal.
+            head_call: asks the head, by name of the call and request.
 
         Raises:
             SparkrayError: fewer than asked for; says how many, and why.
@@ -194,7 +194,7 @@ class SparkCluster:
         self._facts.set_local_property(ADDRESS_PROPERTY, self.node.head)
         self._facts.set_local_property(JOB_PROPERTY, job_id)
         # bound to this session: `sparkray.nodes` would begin another after its end
-        self._runtime = sparkray.get_runtime_context()._runtime
+        self._head_call = head_call
         nodes = self._await()
         for warning in sorted({self._warning(labels) for labels in nodes} - {""}):
             _log.warning("%s", warning)
@@ -269,7 +269,8 @@ class SparkCluster:
         return sum(sizing.holds_slot(self._hold_slots, number) for number in slots)
 
     def _nodes(self) -> list[dict[str, str]]:
-        answer: NodeList = self._runtime.head_call("ListNodes", ListNodes())
+        assert self._head_call is not None
+        answer: NodeList = self._head_call("ListNodes", ListNodes())
         return [
             node.labels
             for node in answer.nodes
