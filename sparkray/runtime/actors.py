@@ -22,6 +22,7 @@ from sparkray.exceptions import (
     TaskError,
 )
 from sparkray.protocol import actors as p
+from sparkray.protocol import control
 from sparkray.protocol.codec import decode_as, encode
 from sparkray.protocol.messages import (
     ActorChanged,
@@ -40,7 +41,7 @@ from sparkray.runtime.functions import ActorTemplate, MethodTemplate
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.refs import ObjectRef
 from sparkray.runtime.shared import Shared
-from sparkray.runtime.state.actor import ActorClient, CreationQueue
+from sparkray.runtime.state.actor import ActorClient, ActorQueue, CreationQueue
 from sparkray.runtime.state.objects import INLINE, Entry
 from sparkray.runtime.state.scheduling import LeasedWorker, Task, TemplateState
 from sparkray.runtime.submit import Submitter
@@ -83,7 +84,7 @@ class Actors:
         self._clients: dict[bytes, ActorClient] = {}
         self._creations: dict[int, p.CreateActor] = {}
         queue = CreationQueue(self._send_creation)
-        self._creation_state = TemplateState(0, "actor creation", queue, 0)  # type: ignore[arg-type]
+        self._creation_state = TemplateState(0, "actor creation", queue, 0)
         shared.on_actor_unneeded = self._unneeded
         shared.on_actor_lost = self.connection_lost
 
@@ -252,11 +253,9 @@ class Actors:
         self._head_call("KillActor", request)
 
     def _head_call(self, method: str, request: Any) -> Any:
-        from sparkray.protocol.control import HEAD_CALLS
-
         body = encode(request)
         reply = self._shared.agent.call(lambda call: HeadCall(call, method, body), 60.0)
-        return decode_as(HEAD_CALLS[method][1], reply.body)
+        return decode_as(control.HEAD_CALLS[method][1], reply.body)
 
     # --- calling: caller's thread, lock not held ---
 
@@ -326,7 +325,7 @@ class Actors:
         with self._shared.lock:
             templates = self._submitter.templates
             number = templates.new_number()
-            state = TemplateState(number, method.name, client.queue, depth)  # type: ignore[arg-type]
+            state = TemplateState(number, method.name, client.queue, depth)
             state.num_returns = method.num_returns
             state.max_retries = method.max_retries
             state.retry_exceptions = method.retry_exceptions
@@ -398,14 +397,15 @@ class Actors:
             log.debug("actor %s is gone already: %s", client.describe(), error)
             return
         lease = Lease(b"", row.address, [])
-        worker = LeasedWorker(lease, client.queue, channel, time.monotonic())  # type: ignore[arg-type]
+        worker = LeasedWorker(lease, client.queue, channel, time.monotonic())
         channel.peer.leased = worker
         client.queue.workers = [worker]
-        self._submitter.dispatch(client.queue)  # type: ignore[arg-type]
+        self._submitter.dispatch(client.queue)
 
     def connection_lost(self, worker: LeasedWorker) -> None:
         """The actor's process is gone, or out of reach: the head knows which."""
-        client: ActorClient = worker.key.client  # type: ignore[attr-defined]
+        assert isinstance(worker.key, ActorQueue)
+        client = worker.key.client
         if worker in client.queue.workers:
             client.queue.workers.remove(worker)
         client.unsure += worker.in_flight.values()

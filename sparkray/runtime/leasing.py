@@ -34,7 +34,12 @@ from sparkray.protocol.messages import (
 )
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.actor import ActorQueue
-from sparkray.runtime.state.scheduling import KeyQueue, LeasedWorker, Task
+from sparkray.runtime.state.scheduling import (
+    KeyQueue,
+    LeasedWorker,
+    SchedulingKey,
+    Task,
+)
 from sparkray.transport.channel import Channel
 from sparkray.transport.errors import from_wire
 
@@ -109,7 +114,7 @@ class Leasing:
         key.workers.append(worker)
         key.saturated = False
 
-    def withdraw_if_idle(self, key: KeyQueue) -> None:
+    def withdraw_if_idle(self, key: SchedulingKey) -> None:
         """Nothing waits any more: leases still asked for are not wanted."""
         if not key.queue:
             for call in key.requests:

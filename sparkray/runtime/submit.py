@@ -38,6 +38,7 @@ from sparkray.runtime.state.objects import FAILED, INLINE, PENDING, STORED, Entr
 from sparkray.runtime.state.scheduling import (
     KeyQueue,
     LeasedWorker,
+    SchedulingKey,
     Task,
     TemplateState,
 )
@@ -242,12 +243,12 @@ class Submitter:
 
     # --- pushing ---
 
-    def dispatch(self, key: KeyQueue) -> None:
+    def dispatch(self, key: SchedulingKey) -> None:
         """Push what can be pushed; ask for more workers if need be."""
         if key.queue:
             for worker, tasks in key.assign():
                 self._push(worker, tasks)
-            if key.queue:
+            if key.queue and isinstance(key, KeyQueue):
                 self.leasing.request(key)
 
     def _push(self, worker: LeasedWorker, tasks: list[Task]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -25,6 +25,23 @@ from sparkray.runtime.state.streams import Stream
 LONG_S: Final = 0.005
 #: No further lease request while one for so many workers is out.
 MAX_REQUESTED: Final = 64
+
+
+class SchedulingKey(Protocol):
+    """Where tasks queue that may run in the same places: see `KeyQueue`; an actor's
+    calls and the making of actors have queues of their own (`state.actor`)."""
+
+    @property
+    def ordered(self) -> bool: ...  #: a task that is not ready holds up the next
+
+    queue: collections.deque[Any]
+    workers: list[LeasedWorker]
+    requests: dict[int, int]
+    saturated: bool
+
+    def assign(self) -> Iterator[tuple[LeasedWorker, list[Any]]]: ...
+    def leases_to_request(self) -> int: ...
+    def put_back(self, tasks: list[Any]) -> None: ...
 
 
 class Task(msgspec.Struct, eq=False, gc=False):
@@ -65,7 +82,9 @@ class TemplateState:
         "template_id",
     )
 
-    def __init__(self, template_id: int, name: str, key: KeyQueue, depth: int) -> None:
+    def __init__(
+        self, template_id: int, name: str, key: SchedulingKey, depth: int
+    ) -> None:
         self.template_id = template_id
         self.depth = depth  #: of its tasks; the driver's have 0
         self.name = name
@@ -99,7 +118,9 @@ class LeasedWorker:
         "watched",
     )
 
-    def __init__(self, lease: Lease, key: KeyQueue, channel: Any, now: float) -> None:
+    def __init__(
+        self, lease: Lease, key: SchedulingKey, channel: Any, now: float
+    ) -> None:
         self.lease = lease
         self.key = key
         self.channel = channel
