@@ -8,6 +8,7 @@ so tests that run at the same time do not see each other.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -74,8 +75,9 @@ def _processes(root: Path) -> Iterator[str]:
                 command = " ".join(process.cmdline())[:100]
                 yield f"process {process.pid}: {command}"
         except psutil.ZombieProcess:
-            if process.ppid() == os.getpid():
-                yield f"process {process.pid}: ended and not waited for"
+            with contextlib.suppress(psutil.Error):  # somebody waited for it just now
+                if process.ppid() == os.getpid():
+                    yield f"process {process.pid}: ended and not waited for"
         except psutil.Error:
             continue  # it ended meanwhile, or belongs to somebody else
 

@@ -321,6 +321,7 @@ class Runtime:
             self.ownership.fail_pending(error)
         _unset(self)
         self.fetcher.close()
+        self.shared.peers.leave()
         self.shared.loop.post(self._close_on_loop)
         self.shared.loop.stop()
         self._segments.close()

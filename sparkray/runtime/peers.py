@@ -69,6 +69,7 @@ class Peers:
         self._tls_client = tls[1] if tls is not None else None
         self._cluster_id = b""
         self._own: Address | None = None
+        self._leaving = False  #: no new connections
         self._listeners: list[Listener] = []
         self._accepted: set[Channel] = set()
         #: Guards `_by_worker`; taken inside the runtime's lock, never around it.
@@ -101,6 +102,8 @@ class Peers:
             channel = self._by_worker.get(address.worker_id)
             if channel is not None and not channel.is_closed:
                 return channel
+            if self._leaving:
+                raise ConnectionError("this process leaves the cluster")
             channel = self._open(address)
             self._by_worker[address.worker_id] = channel
         self._loop.post(channel.start)
@@ -112,6 +115,10 @@ class Peers:
             self.connect(address).send(frame(encode(message)))
         except OSError as error:
             log.debug("%s not sent: %s", type(message).__name__, error)
+
+    def leave(self) -> None:
+        """Open no more connections: what `close` ends must not begin again."""
+        self._leaving = True
 
     def close(self) -> None:
         """Stop listening and end all channels.  I/O thread only."""

@@ -345,6 +345,7 @@ class Submitter:
             self._shared.settle_releases()
 
     def on_replied(self, channel: Channel, messages: Sequence[TaskReplied]) -> None:
+        retriable = {m.number for m in messages if self._raised_for_retry(m)}
         with self._shared.lock:
             worker: LeasedWorker | None = channel.peer.leased
             for message in messages:
@@ -354,17 +355,38 @@ class Submitter:
                 if worker is not None:
                     worker.in_flight.pop(message.number, None)
                 self._note_kept(channel, message.kept)
-                self._conclude(task, message)
+                self._conclude(task, message, again=message.number in retriable)
             self._after_answers(worker)
 
-    def _conclude(self, task: Task, message: TaskReplied) -> None:
+    def _raised_for_retry(self, message: TaskReplied) -> bool:
+        """Tell whether user code raised what its task is to be retried for.
+
+        The lock is not held: unpickling an exception runs user code.
+        """
+        task = self.tasks.get(message.number)
+        if message.outcome != "error" or task is None:
+            return False
+        allowed = task.template.retry_exceptions
+        if isinstance(allowed, bool):
+            return allowed
+        try:
+            error = deserialize(message.error)
+        except Exception:  # of a class that this process cannot load
+            log.debug("the exception of %s cannot be read", describe(task))
+            return False
+        cause = error.cause if isinstance(error, TaskError) else error
+        return isinstance(cause, allowed)
+
+    def _conclude(self, task: Task, message: TaskReplied, *, again: bool) -> None:
         outcome = message.outcome
         if outcome == "ok":
             task.template.note_run(message.run_s)
             self._succeed(task, message)
         elif outcome == "cancelled":
             self.fail(task, TaskCancelledError(describe(task)))
-        elif self._may_retry(task, message):
+        elif again and task.retries_left:
+            task.retries_left -= 1
+            task.attempt += 1
             self.requeue([task])
         else:
             self.fail_with(task, message.error)
@@ -425,19 +447,6 @@ class Submitter:
                 self._ownership.add_borrower(object_id, borrower)
             else:
                 self._shared.peers.send(entry.owner, AddBorrower(object_id, borrower))
-
-    def _may_retry(self, task: Task, message: TaskReplied) -> bool:
-        allowed = task.template.retry_exceptions
-        if message.outcome != "error" or not allowed or not task.retries_left:
-            return False
-        if allowed is not True:
-            error = deserialize(message.error)
-            cause = error.cause if isinstance(error, TaskError) else error
-            if not isinstance(cause, allowed):
-                return False
-        task.retries_left -= 1
-        task.attempt += 1
-        return True
 
     # --- failures ---
 

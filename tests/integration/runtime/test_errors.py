@@ -326,3 +326,17 @@ def test_sys_exit_runs_once_and_says_so(tmp_path: Path, code: Any) -> None:
         sparkray.get(leaves.remote())
     assert repr(code) in str(caught.value) and "leaves" in str(caught.value)
     assert runs.count() == 1
+
+
+def test_a_retry_looks_at_an_exception_that_carries_a_ref(shared: Any) -> None:
+    class Carrier(Exception):
+        pass
+
+    @sparkray.remote(max_retries=1, retry_exceptions=[Carrier])
+    def fails(box: list[Any]) -> None:
+        raise Carrier(box[0])
+
+    ref = sparkray.put("kept")
+    with pytest.raises(Carrier):
+        sparkray.get(fails.remote([ref]), timeout=30)
+    assert sparkray.get(ref) == "kept"
