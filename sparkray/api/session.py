@@ -28,6 +28,7 @@ from sparkray.launch.secrets import tls_contexts
 from sparkray.protocol.messages import JobConfig
 from sparkray.runtime import core, refs
 from sparkray.runtime.connection import ConnectOptions
+from sparkray.runtime.interrupts import InterruptShield
 
 _log = logging.getLogger("sparkray")
 #: Modules that are worth importing before workers are forked, if the driver has them.
@@ -113,6 +114,7 @@ class _Session:
     context: Context
     arguments: InitArguments
     started: _Started | None
+    shield: InterruptShield
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ def shutdown() -> None:
             return
         try:
             session.runtime.close()
+            session.shield.remove()
         finally:
             if session.started is not None:
                 session.started.stop()
@@ -233,6 +236,8 @@ def ensure_runtime() -> core.Runtime:
     if runtime is None:
         init()
         runtime = core.current()
+    if _state.session is not None:
+        _state.session.shield.ready()
     return runtime
 
 
@@ -286,7 +291,9 @@ def _begin(
         if started is not None:
             started.stop()
         raise
-    session = _Session(runtime, Context(runtime), arguments, started)
+    shield = InterruptShield(runtime.shared.loop)
+    shield.ready()
+    session = _Session(runtime, Context(runtime), arguments, started, shield)
     _state.session = session
     atexit.unregister(shutdown)
     atexit.register(shutdown)
