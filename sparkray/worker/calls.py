@@ -124,7 +124,8 @@ class Calls:
             answer = reply(task, "exit", exit_error(define.name, error))
         else:
             answer = reply(task, "error", task_error(define.name, error, skip_file))
-        error.__traceback__ = None  # it would keep the arguments alive
+        # It would keep the arguments alive; a class may refuse the assignment.
+        BaseException.with_traceback(error, None)
         return answer
 
     def answer(

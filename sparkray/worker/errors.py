@@ -19,6 +19,16 @@ def task_error(name: str, error: BaseException, skip_file: str) -> bytes:
         error: what it raised.
         skip_file: frames of this file on top of the traceback are left out.
     """
+    try:
+        return _whole(name, error, skip_file)
+    except BaseException as failure:  # a class that lets nobody look at its instances
+        kinds = type(error).__name__, type(failure).__name__
+        text = f"{kinds[0]} (looking at it raised {kinds[1]})"
+        where = f"pid={os.getpid()}, {platform.node()}"
+        return serialize(TaskError(name, text, None, where)).to_bytes()
+
+
+def _whole(name: str, error: BaseException, skip_file: str) -> bytes:
     text = _traceback_text(error, skip_file)
     where = f"pid={os.getpid()}, {platform.node()}"
     cause: BaseException | None = error
@@ -39,7 +49,7 @@ def _try(error: TaskError, expected: type) -> bytes | None:
     try:
         data = serialize(error).to_bytes()
         back = deserialize(data)
-    except Exception:  # whatever user classes raise: the next form may do
+    except BaseException:  # whatever user classes raise: the next form may do
         return None
     return data if type(back.cause) is expected else None
 
@@ -51,7 +61,7 @@ def _portable(cause: BaseException | None) -> PortableCause | None:
 def _travels(value: Any) -> bool:
     try:
         deserialize(serialize(value).to_bytes())
-    except Exception:
+    except BaseException:
         return False
     return True
 

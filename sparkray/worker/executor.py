@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import queue
-import signal
 import sys
 import threading
 import time
@@ -46,6 +45,8 @@ from sparkray.runtime.context import RunningTask, running
 from sparkray.transport.channel import Channel
 from sparkray.worker.actor import ActorHost, is_exit
 from sparkray.worker.calls import Calls, Template
+from sparkray.worker.children import end_child
+from sparkray.worker.interrupts import Interrupts
 from sparkray.worker.results import Answers, Results, reply, task_id_of
 from sparkray.worker.start import WorkerStart
 
@@ -70,8 +71,6 @@ class Executor:
         #: Not started yet; whoever pops an item (one atomic step) may decide on it.
         self._pending: dict[tuple[Channel, int], PushTask] = {}
         self._current: tuple[Channel, PushTask] | None = None
-        self._cancelled: tuple[Channel, PushTask] | None = None
-        self._interruptible = False
         self._blocked = False
         self._waits: set[object] = set()  #: waits of the running task's threads
         self._waits_lock = threading.Lock()  #: guards the two above
@@ -86,7 +85,12 @@ class Executor:
         self._log_name = ""
         self._omp_follows = os.environ.pop(OMP_FOLLOWS, "") != ""
         self._last_resources: Vector = {}
-        self._main = threading.get_ident()
+        self._interrupts = Interrupts(
+            self._shared.loop,
+            lambda: self._current,
+            (Executor._call.__code__, Results._stream.__code__),
+        )
+        self._forked = False  #: this is a child that a task forked
         self._leaving = False
         self._install()
 
@@ -104,7 +108,7 @@ class Executor:
         self._runtime.on_agent_message = self._from_agent
         self._runtime.on_agent_lost = lambda reason: os._exit(1)
         self._runtime.on_peer_lost = self._owner_lost
-        signal.signal(signal.SIGINT, self._interrupt)
+        os.register_at_fork(after_in_child=self._note_fork)
 
     # --- I/O thread ---
 
@@ -156,7 +160,7 @@ class Executor:
             if current is None or current[0] is not channel:
                 continue
             if current[1].number == message.number:
-                self._interrupt_main(current)
+                self._interrupts.cancel(current)
                 if message.recursive:
                     self._runtime.canceller.cancel_children(task_id_of(*current))
 
@@ -167,14 +171,10 @@ class Executor:
                 self._pending.pop(key, None)
         current = self._current
         if current is not None and current[0] is channel and self._actor is None:
-            self._interrupt_main(current)
+            self._interrupts.cancel(current)
             self._runtime.canceller.cancel_children(task_id_of(*current))
         if self._holder is channel:
             self._holder = None
-
-    def _interrupt_main(self, current: tuple[Channel, PushTask]) -> None:
-        self._cancelled = current
-        signal.pthread_kill(self._main, signal.SIGINT)
 
     def _from_agent(self, message: Any) -> None:
         if isinstance(message, LeaseWanted):
@@ -243,17 +243,17 @@ class Executor:
             self.mark_output(define.name)
         if define.resources is not self._last_resources:
             self._follow_cpus(define.resources)
+        self._interrupts.ready()
         started = _clock()
         outcome: bytes | TaskReplied
         try:
             outcome = self._call(channel, task, template)
-        except KeyboardInterrupt as error:
-            self._interruptible = False
-            outcome = self._interrupted(task, define, error)
         except BaseException as error:
+            if self._forked:
+                end_child(error)
             if self._actor is not None and is_exit(error):
                 self._actor.leave(error)
-            outcome = self._calls.failure(task, define, error, __file__)
+            outcome = self._failure(task, define, error)
         self._calls.answer(channel, task, define, outcome, _clock() - started)
         if define.max_calls:
             self._count_call(channel, template)
@@ -267,21 +267,29 @@ class Executor:
         define = template.define
         args, kwargs = calls.arguments(task)
         try:
-            self._interruptible = True
+            self._interrupts.enter(self._current)
             value = function(*args, **kwargs)
+            if self._forked:
+                end_child(None)
             if define.num_returns != 1 or calls.is_several(define, value):
                 return self._results.several(channel, task, define, value)
         finally:
-            self._interruptible = False
+            self._interrupts.leave()
         return calls.outcome(channel, task, define, value)
 
-    def _interrupted(
-        self, task: PushTask, define: DefineTask, error: KeyboardInterrupt
+    def _failure(
+        self, task: PushTask, define: DefineTask, error: BaseException
     ) -> TaskReplied:
-        if self._cancelled is self._current:
+        if isinstance(error, KeyboardInterrupt) and self._was_stopped():
             error.__traceback__ = None
             return reply(task, "cancelled")
         return self._calls.failure(task, define, error, __file__)
+
+    def _was_stopped(self) -> bool:
+        return self._interrupts.stopped(self._current)
+
+    def _note_fork(self) -> None:
+        self._forked = True
 
     def _count_call(self, channel: Channel, template: Template) -> None:
         template.calls += 1
@@ -303,11 +311,6 @@ class Executor:
         if self._omp_follows:
             cpus = max(1, resources.get(CPU, 0) // UNIT)
             os.environ["OMP_NUM_THREADS"] = str(cpus)
-
-    def _interrupt(self, number: int, stack_frame: object) -> None:
-        """Handler of SIGINT: stops the running task if it is the cancelled one."""
-        if self._interruptible and self._cancelled is self._current:
-            raise KeyboardInterrupt("the task was cancelled")
 
     def _take_back(self, channel: Channel) -> list[int]:
         """Take what has not begun out of the queue; return its numbers."""

@@ -1,0 +1,112 @@
+"""Cancelling the running task: SIGINT to the main thread, where it does no harm.
+
+An exception out of a signal handler may arise between any two steps.  In the midst of
+sparkray's own work it would leave half a message unsent, or a count not kept, and some
+process would wait for ever.  So the handler raises in user code and in waits only;
+anywhere else it does nothing, and the I/O thread tries again a moment later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import CodeType, FrameType
+
+import sparkray
+from sparkray.runtime.agent_link import AgentLink
+from sparkray.runtime.waiter import Waiter
+from sparkray.transport.channel import IOLoop
+
+#: How soon the main thread is interrupted again, if it was found at a bad moment; twice
+#: as late each time, up to the second value.
+RETRY_S = 0.002
+RETRY_MAX_S = 0.1
+
+_OURS = os.path.dirname(sparkray.__file__) + os.sep
+_HELPERS = frozenset({threading.__file__, contextlib.__file__})
+_WAITS: frozenset[CodeType] = frozenset(
+    {
+        Waiter.wait.__code__,
+        AgentLink.wait_for.__code__,
+        threading.Condition.wait.__code__,
+    }
+)
+
+
+class Interrupts:
+    """Stops one task of the main thread at a time.  Made on the main thread.
+
+    Args:
+        current: returns the task that the main thread is at.
+        harmless: functions of ours, too, that may be interrupted at any step.
+    """
+
+    def __init__(
+        self,
+        loop: IOLoop,
+        current: Callable[[], object],
+        harmless: tuple[CodeType, ...],
+    ) -> None:
+        self._loop, self._current = loop, current
+        self._harmless = _WAITS.union(harmless)
+        self._main = threading.get_ident()
+        self._handler = self._interrupt
+        self._running: object | None = None  #: the task whose user code may be stopped
+        self._cancelled: object | None = None
+        self._raised: object | None = None
+        self.ready()
+
+    # --- main thread ---
+
+    def ready(self) -> None:
+        """Have the signal come here, also after a task that turned it elsewhere."""
+        if signal.getsignal(signal.SIGINT) is not self._handler:
+            signal.signal(signal.SIGINT, self._handler)
+
+    def enter(self, task: object) -> None:
+        """User code of ``task`` begins."""
+        self._running = task
+
+    def leave(self) -> None:
+        """User code has ended: nothing is raised any more."""
+        self._running = None
+
+    def stopped(self, task: object) -> bool:
+        """Was ``task`` interrupted because it is cancelled?"""
+        return self._raised is task
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        task = self._running
+        if task is None or self._cancelled is not task:
+            return
+        if self._is_harmless(frame):
+            self._cancelled, self._raised = None, task
+            raise KeyboardInterrupt("the task was cancelled")
+
+    def _is_harmless(self, frame: FrameType | None) -> bool:
+        """May an exception arise at the step that ``frame`` is about to do?"""
+        innermost = frame
+        while frame is not None and frame.f_code.co_filename in _HELPERS:
+            frame = frame.f_back
+        if frame is None or innermost is None:
+            return True
+        if not frame.f_code.co_filename.startswith(_OURS):
+            return True
+        return innermost.f_code in self._harmless
+
+    # --- I/O thread ---
+
+    def cancel(self, task: object) -> None:
+        """Interrupt ``task``, which is the main thread's current one."""
+        self._cancelled = task
+        self._strike(task, RETRY_S)
+
+    def _strike(self, task: object, retry_s: float) -> None:
+        if self._cancelled is not task or self._current() is not task:
+            return
+        signal.pthread_kill(self._main, signal.SIGINT)
+        later_s = min(2 * retry_s, RETRY_MAX_S)
+        self._loop.call_later(retry_s, lambda: self._strike(task, later_s))

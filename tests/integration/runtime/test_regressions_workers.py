@@ -1,0 +1,115 @@
+"""What once broke workers: interrupts at a bad moment, children, odd exceptions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support import Gate
+
+
+def test_a_cancelled_stream_loses_nothing_of_the_next_task(local: ModuleType) -> None:
+    """The interrupt used to come in the midst of sending, and the rest was lost."""
+
+    @local.remote(num_returns="streaming")
+    def items(count: int) -> Any:
+        for number in range(count):
+            yield [local.put(number)]
+
+    for _ in range(25):
+        stream = items.remote(300)
+        local.get(next(stream), timeout=10)
+        local.cancel(stream)
+        following = [local.get(ref, timeout=10) for ref in items.remote(20)]
+        assert len(following) == 20
+
+
+def test_a_task_may_turn_the_interrupt_signal_off_for_itself_only(
+    fresh: ModuleType, tmp_path: Path
+) -> None:
+    fresh.init(num_cpus=1)
+    began = Gate(tmp_path)
+
+    @fresh.remote
+    def ignores() -> int:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return os.getpid()
+
+    @fresh.remote
+    def naps() -> None:
+        began.open()
+        time.sleep(30)
+
+    fresh.get(ignores.remote())
+    ref = naps.remote()
+    began.wait()
+    fresh.cancel(ref)
+    with pytest.raises(fresh.exceptions.TaskCancelledError):
+        fresh.get(ref, timeout=10)
+
+
+CHILD_ENDS = {
+    "return": (lambda: None, 0),
+    "sys.exit": (lambda: sys.exit(3), 3),
+    "sys.exit of nothing": (lambda: sys.exit(), 0),
+    "raise": (lambda: 1 // 0, 1),
+}
+
+
+@pytest.mark.parametrize("how", CHILD_ENDS)
+def test_a_forked_child_that_returns_from_the_task_is_not_the_worker(
+    local: ModuleType, how: str
+) -> None:
+    """It used to answer as well, into the worker's connection."""
+    end, code = CHILD_ENDS[how]
+
+    @local.remote(max_retries=0)
+    def forks() -> int:
+        child = os.fork()
+        if not child:
+            end()
+            return -1
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    @local.remote
+    def same(value: int) -> int:
+        return value
+
+    assert local.get([forks.remote() for _ in range(4)], timeout=20) == [code] * 4
+    refs = [same.remote(number) for number in range(50)]
+    assert local.get(refs, timeout=20) == list(range(50))
+
+
+def _interrupting() -> None:
+    raise KeyboardInterrupt
+
+
+class Interrupting(Exception):
+    """Its unpickling raises what is no `Exception`."""
+
+    def __reduce__(self) -> Any:
+        return _interrupting, ()
+
+
+class Frozen(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("kind", [Interrupting, Frozen])
+def test_no_exception_class_ends_the_worker(
+    local: ModuleType, kind: type[Exception]
+) -> None:
+    @local.remote(max_retries=0)
+    def fails() -> None:
+        raise kind("why")
+
+    with pytest.raises(local.exceptions.TaskError, match=kind.__name__):
+        local.get(fails.remote(), timeout=20)
