@@ -1,0 +1,141 @@
+import multiprocessing
+import os
+import time
+import warnings
+from typing import Any
+
+import joblib
+import pytest
+
+import sparkray
+from sparkray.util.joblib import register_sparkray
+from sparkray.util.state import list_objects
+from tests.support import Tally
+
+pytestmark = pytest.mark.usefixtures("shared")
+register_sparkray()
+
+
+def where(x: int) -> tuple[int, int]:
+    return x, os.getpid()
+
+
+def test_calls_run_in_the_cluster_in_order() -> None:
+    with joblib.parallel_config("sparkray"):
+        got = joblib.Parallel()(joblib.delayed(where)(i) for i in range(40))
+    assert [x for x, _ in got] == list(range(40))
+    assert os.getpid() not in {pid for _, pid in got}
+
+
+def test_all_jobs_means_all_cpus_of_the_cluster() -> None:
+    with joblib.parallel_config("sparkray", n_jobs=-1):
+        assert joblib.effective_n_jobs() == 4
+        assert joblib.effective_n_jobs(-2) == 3
+        assert joblib.effective_n_jobs(7) == 7
+    with (
+        joblib.parallel_config("sparkray", n_jobs=0),
+        pytest.raises(ValueError, match="n_jobs"),
+    ):
+        joblib.Parallel()([joblib.delayed(abs)(1)])
+
+
+def test_an_error_reaches_the_caller_and_stops_the_rest(tmp_path: Any) -> None:
+    tally = Tally(tmp_path)
+
+    def work(i: int) -> int:
+        tally.add(i)
+        if i == 1:
+            raise KeyError("one")
+        time.sleep(0.05)
+        return i
+
+    with joblib.parallel_config("sparkray", n_jobs=2):
+        with pytest.raises(KeyError):
+            joblib.Parallel(pre_dispatch="all", batch_size=1)(
+                joblib.delayed(work)(i) for i in range(200)
+            )
+        assert tally.count() < 100
+        assert joblib.Parallel()(joblib.delayed(abs)(-i) for i in range(3)) == [0, 1, 2]
+
+
+def test_parallel_inside_of_a_task_makes_tasks() -> None:
+    def inner(x: int) -> tuple[int, int]:
+        time.sleep(0.05)
+        return x * x, os.getpid()
+
+    def outer(n: int) -> tuple[int, bool]:
+        got = joblib.Parallel(n_jobs=2)(joblib.delayed(inner)(i) for i in range(n))
+        return sum(x for x, _ in got), os.getpid() in {pid for _, pid in got}
+
+    with joblib.parallel_config("sparkray", n_jobs=-1):
+        got = joblib.Parallel()(joblib.delayed(outer)(4) for _ in range(8))
+    assert got == [(14, False)] * 8
+
+
+def test_parallel_without_a_number_runs_in_line_inside_of_a_task() -> None:
+    def outer() -> bool:
+        pids = joblib.Parallel()(joblib.delayed(os.getpid)() for _ in range(3))
+        return set(pids) == {os.getpid()}
+
+    with joblib.parallel_config("sparkray"):
+        assert all(joblib.Parallel()(joblib.delayed(outer)() for _ in range(4)))
+
+
+def test_a_large_argument_is_stored_once() -> None:
+    np = pytest.importorskip("numpy")
+    array = np.arange(1_000_000.0)
+
+    def total(a: Any, i: int) -> float:
+        return float(a.sum()) + i
+
+    before = len(list_objects())
+    with joblib.parallel_config("sparkray", n_jobs=2):
+        got = joblib.Parallel(batch_size=1)(
+            joblib.delayed(total)(array, i) for i in range(20)
+        )
+    assert got == [array.sum() + i for i in range(20)]
+    assert len(list_objects()) <= before + 1
+
+
+def test_results_can_be_streamed() -> None:
+    with joblib.parallel_config("sparkray", n_jobs=2):
+        stream = joblib.Parallel(return_as="generator")(
+            joblib.delayed(abs)(-i) for i in range(10)
+        )
+        assert next(stream) == 0
+        assert list(stream) == list(range(1, 10))
+        unordered = joblib.Parallel(return_as="generator_unordered")(
+            joblib.delayed(abs)(-i) for i in range(10)
+        )
+        assert sorted(unordered) == list(range(10))
+
+
+def test_a_call_may_time_out() -> None:
+    with (
+        joblib.parallel_config("sparkray", n_jobs=2),
+        pytest.raises(multiprocessing.TimeoutError),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        joblib.Parallel(timeout=0.3)(joblib.delayed(time.sleep)(20) for _ in range(2))
+
+
+def test_scikit_learn_searches_on_the_cluster() -> None:
+    svm = pytest.importorskip("sklearn.svm")
+    from sklearn.datasets import load_iris
+    from sklearn.model_selection import GridSearchCV
+
+    x, y = load_iris(return_X_y=True)
+    search = GridSearchCV(svm.SVC(), {"C": [0.1, 1, 10]}, cv=3, n_jobs=-1)
+    with joblib.parallel_config("sparkray"):
+        search.fit(x, y)
+    assert search.best_score_ > 0.9
+
+
+def test_options_of_tasks_are_passed_on() -> None:
+    def assigned() -> Any:
+        return sparkray.get_runtime_context().get_assigned_resources()
+
+    with joblib.parallel_config("sparkray", n_jobs=2, resources={"gadget": 0.5}):
+        got = joblib.Parallel()(joblib.delayed(assigned)() for _ in range(2))
+    assert got == [{"CPU": 1.0, "gadget": 0.5}] * 2
