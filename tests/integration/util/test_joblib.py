@@ -120,6 +120,8 @@ def test_a_call_may_time_out() -> None:
         joblib.Parallel(timeout=0.3)(joblib.delayed(time.sleep)(20) for _ in range(2))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_scikit_learn_searches_on_the_cluster() -> None:
     svm = pytest.importorskip("sklearn.svm")
     from sklearn.datasets import load_iris
