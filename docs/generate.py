@@ -1,10 +1,15 @@
-"""Writes docs/configuration.md from sparkray/config.py: ``python docs/generate.py``."""
+"""Writes the generated pages: ``python docs/generate.py``.
+
+docs/configuration.md from sparkray/config.py, docs/compatibility.md from
+sparkray/compat/ray/table.py.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
 
+from sparkray.compat.ray import table
 from sparkray.config import PREFIX, Settings
 
 PAGE = Path(__file__).with_name("configuration.md")
@@ -49,3 +54,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    PAGE.with_name("compatibility.md").write_text(table.page())

@@ -58,7 +58,7 @@ _HOMES = {
     "sparkray.runtime.refs": "ObjectRef ObjectRefGenerator",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_SUBMODULES = frozenset({"actor", "exceptions", "spark", "testing", "util"})
+_SUBMODULES = frozenset({"actor", "compat", "exceptions", "spark", "testing", "util"})
 
 __all__ = [  # noqa: RUF022 - as a reader meets them
     "init",

@@ -18,17 +18,27 @@ def explain_unpicklable(value: Any, name: str) -> str:
     Looks through closures, used globals, defaults, attributes, slots and containers, as
     far as ``_MAX_DEPTH`` steps.
     """
+    way = way_to_unpicklable(value, name)
+    names = [step for step, _, _ in way] or [name]
+    reason = _describe(way[-1][2]) if way else "nothing in it fails alone"
+    return f"{' -> '.join(names)}: {reason}"
+
+
+def way_to_unpicklable(value: Any, name: str) -> list[tuple[str, Any, BaseException]]:
+    """Return the name, object and error of each step from ``value`` to the part in it
+    that cannot be pickled; an empty list if ``value`` can be.
+    """
     search = _Search()
-    steps = [name]
     error = search.failure(value)
-    while error is not None and len(steps) <= _MAX_DEPTH:
-        found = search.culprit_in(value)
+    if error is None:
+        return []
+    way = [(name, value, error)]
+    while len(way) <= _MAX_DEPTH:
+        found = search.culprit_in(way[-1][1])
         if found is None:
             break
-        step, value, error = found
-        steps.append(step)
-    reason = "nothing in it fails alone" if error is None else _describe(error)
-    return f"{' -> '.join(steps)}: {reason}"
+        way.append(found)
+    return way
 
 
 def _describe(error: BaseException) -> str:

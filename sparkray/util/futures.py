@@ -8,8 +8,8 @@ it for what runs: so the task lends its CPU, and executors nest without a deadlo
 
 from __future__ import annotations
 
-import atexit
 import concurrent.futures
+import concurrent.futures.thread
 import contextlib
 import functools
 import itertools
@@ -163,6 +163,8 @@ class _Pump:
 
     def __init__(self, places: int, task: Any, setup: Any) -> None:
         self._places, self._task, self._setup = places, task, setup
+        context = sparkray.get_runtime_context()
+        self.is_in_task = context.get_task_id() is not None
         self._lock = threading.Lock()  #: guards all below; nothing is called under it
         self._waiting: deque[_Work] = deque()
         self._running: set[_Work] = set()
@@ -185,8 +187,6 @@ class _Pump:
                     target=self._run, name="sparkray-executor", daemon=True
                 )
                 self._thread.start()
-                atexit.unregister(_finish_all)
-                atexit.register(_finish_all)  # runs before the session's end does
         self._send()
 
     def close(self, *, cancel: bool = False) -> None:
@@ -226,10 +226,8 @@ class _Pump:
 
     def _lend(self) -> None:
         """Have a thread wait for what runs, as a task lends its CPU in `wait` only."""
-        if sparkray.get_runtime_context().get_task_id() is None:
-            return
         with self._lock:
-            if self._lends:
+            if self._lends or not self.is_in_task:
                 return
             self._lends = True
         threading.Thread(
@@ -334,5 +332,10 @@ def _finish_all() -> None:
     """Let calls end before the program does, as the standard library's executors."""
     for pump in list(_alive):
         pump.close()
-        if sparkray.is_initialized():
+        if sparkray.is_initialized() and not pump.is_in_task:
             pump.join()
+
+
+# Not `atexit`: by then futures of refs resolve no more.  What is registered last runs
+# first, so `concurrent.futures.thread` has to be there already.
+threading._register_atexit(_finish_all)  # type: ignore[attr-defined]

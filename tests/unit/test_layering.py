@@ -36,6 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.daemon": WIRE | {"agent", "head"},
     "util": LIBRARY,
     "util.state": LIBRARY | BASE | {"protocol", "runtime"},
+    "util.serialization": LIBRARY | {"store"},
+    "compat": LIBRARY | {"actor", "multiprocessing"},
     "multiprocessing": LIBRARY,
     "tune": LIBRARY,
     "rl": LIBRARY | {"tune"},
