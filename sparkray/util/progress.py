@@ -14,7 +14,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TextIO
 
 import sparkray
@@ -50,8 +50,8 @@ class tqdm:
         file: TextIO | None = None,
         disable: bool = False,
     ) -> None:
-        if total is None and isinstance(iterable, Sized):
-            total = len(iterable)
+        if total is None and hasattr(iterable, "__len__"):
+            total = len(iterable)  # type: ignore[arg-type]
         self.iterable, self.desc, self.total = iterable, desc, total
         self.unit, self.mininterval, self.disable = unit, mininterval, disable
         self._file = file
