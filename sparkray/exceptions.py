@@ -72,59 +72,67 @@ class TaskError(SparkrayError):
 
     def as_user_error(self) -> TaskError:
         """Return this error as an instance of the user's class too, where possible."""
-        cause = self.cause
-        if not isinstance(cause, Exception) or isinstance(cause, TaskError):
-            return self
-        cls = _dual_class(type(cause))
-        if cls is None:
-            return self
-        error = _bare(cls)
-        TaskError.__init__(
-            error, self.function_name, self.traceback_text, cause, self.where
-        )
-        _copy_fields(cause, error)
+        made: TaskError = _as_dual(self, TaskError)
+        return made
+
+    def _fields(self, cause: Any) -> tuple[Any, ...]:
+        return self.function_name, self.traceback_text, cause, self.where
+
+
+def _as_dual(error: Any, base: type[Exception]) -> Any:
+    """Return ``error``, a ``base``, as an instance of its cause's class too."""
+    cause = error.cause
+    if not isinstance(cause, Exception) or isinstance(cause, base):
         return error
+    cls = _dual_class(base, type(cause))
+    if cls is None:
+        return error
+    dual: Any = _bare(cls)
+    base.__init__(dual, *error._fields(cause))
+    _copy_fields(cause, dual)
+    return dual
 
 
-_dual_classes: dict[type, type[TaskError] | None] = {}
+_dual_classes: dict[tuple[type, type], type[Exception] | None] = {}
 
 
-def _dual_class(cause: type[Exception]) -> type[TaskError] | None:
-    """Return a class that is both `TaskError` and ``cause``, None if impossible."""
-    if cause not in _dual_classes:
+def _dual_class(base: Any, cause: type[Exception]) -> type[Exception] | None:
+    """Return a class that is both ``base`` and ``cause``, None if impossible."""
+    key = base, cause
+    if key not in _dual_classes:
         members: dict[str, Any] = {
-            "__init__": TaskError.__init__,
-            "__str__": TaskError.__str__,
+            "__init__": base.__init__,
+            "__str__": base.__str__,
             "__repr__": BaseException.__repr__,
             "__setattr__": BaseException.__setattr__,  # the user's may be frozen
-            "__reduce__": _reduce_dual,
-            "__reduce_ex__": lambda self, protocol: _reduce_dual(self),
+            "__reduce__": lambda self: _reduce_dual(self, base),
+            "__reduce_ex__": lambda self, protocol: _reduce_dual(self, base),
             "__module__": cause.__module__,
             "__doc__": cause.__doc__,
             "__getattr__": _ask_cause,
         }
         try:
-            name = f"TaskError({cause.__name__})"
-            made: Any = type(name, (TaskError, cause), members)
+            name = f"{base.__name__}({cause.__name__})"
+            made: Any = type(name, (base, cause), members)
             _bare(made)
         except Exception:  # a layout conflict, a final class, an odd __new__: user code
-            _dual_classes[cause] = None
+            _dual_classes[key] = None
         else:
-            _dual_classes[cause] = made
-    return _dual_classes[cause]
+            _dual_classes[key] = made
+    return _dual_classes[key]
 
 
-def _bare(cls: type[TaskError]) -> TaskError:
+def _bare(cls: type[Exception]) -> Exception:
     """Return an instance made by no code of the user's."""
     for base in cls.__mro__:
         new = vars(base).get("__new__")
         if isinstance(new, types.BuiltinMethodType):
-            made: TaskError = new(cls)
+            made: Exception = new(cls)
             return made
     raise TypeError(f"{cls.__name__} cannot be made")
 
 
-def _copy_fields(cause: Exception, error: TaskError) -> None:
+def _copy_fields(cause: Exception, error: Exception) -> None:
     """Copy what the user's error holds: its dictionary, its slots, and what built-in
     classes keep in C (``args``, the ``errno`` of an `OSError`)."""
     for name, value in vars(cause).items():
@@ -136,20 +144,18 @@ def _copy_fields(cause: Exception, error: TaskError) -> None:
                     setattr(error, name, getattr(cause, name))
 
 
-def _reduce_dual(self: TaskError) -> tuple[Any, ...]:
+def _reduce_dual(self: Any, base: type[Exception]) -> tuple[Any, ...]:
     cause: Any = self.cause
     if not _travels(cause):
         cause = PortableCause.of(cause, _travels)
-    return _make_dual, (self.function_name, self.traceback_text, cause, self.where)
+    return _make_dual, (base, *self._fields(cause))
 
 
-def _make_dual(
-    function_name: str, text: str, cause: BaseException | None, where: str
-) -> TaskError:
-    return TaskError(function_name, text, cause, where).as_user_error()
+def _make_dual(base: Any, *fields: Any) -> Any:
+    return base(*fields).as_user_error()
 
 
-def _ask_cause(self: TaskError, name: str) -> Any:
+def _ask_cause(self: Any, name: str) -> Any:
     cause = self.__dict__.get("cause")
     if cause is None or name.startswith("__"):
         raise AttributeError(name)
@@ -318,7 +324,32 @@ class OutOfMemoryError(WorkerCrashedError):
 
 
 class ActorDiedError(ClusterError):
-    """The actor is gone for good; the message says why."""
+    """The actor is gone for good; the message says why.
+
+    Where its constructor raised, what `get` raises is, if Python allows it, an instance
+    of that exception's class as well.
+
+    Attributes:
+        reason: what happened, and the constructor's traceback if that was it.
+        cause: what the constructor raised; None for other deaths.
+    """
+
+    def __init__(self, reason: str = "", cause: BaseException | None = None) -> None:
+        # Not super(): in a dual class that would call the user's constructor.
+        Exception.__init__(self, *((reason,) if cause is None else (reason, cause)))
+        self.reason, self.cause = reason, cause
+        self.__cause__ = cause
+
+    def __str__(self) -> str:
+        return self.reason
+
+    def as_user_error(self) -> ActorDiedError:
+        """Return this error as an instance of the cause's class too, where possible."""
+        made: ActorDiedError = _as_dual(self, ActorDiedError)
+        return made
+
+    def _fields(self, cause: Any) -> tuple[Any, ...]:
+        return self.reason, cause
 
 
 class ActorUnavailableError(ClusterError):

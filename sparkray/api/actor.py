@@ -9,6 +9,7 @@ A handle keeps its actor: when the last one is gone, and no call waits, the acto
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -20,6 +21,7 @@ from sparkray.api import actor_options as options_
 from sparkray.api import runtime_env, session
 from sparkray.api.options import DYNAMIC, STREAMING
 from sparkray.api.signature import CallSignature
+from sparkray.exceptions import ActorDiedError
 from sparkray.protocol import actors as p
 from sparkray.protocol.codec import encode
 from sparkray.runtime import core
@@ -51,6 +53,7 @@ class HandleInfo(msgspec.Struct, array_like=True):
     max_task_retries: int
     max_pending: int
     in_order: bool
+    groups: list[str] = []  #: names of its concurrency groups
 
 
 def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -87,30 +90,37 @@ class ActorClass:
         self._checked = options_.check(given, options_.CHECKS)
         self._options = options_.resolve(self._checked)
         self._prepare()
+        self._check_groups()
 
     def _prepare(self) -> None:
         cls = self._cls
         self.__name__, self.__doc__ = cls.__name__, cls.__doc__
         self.__qualname__, self.__module__ = cls.__qualname__, cls.__module__
-        self._init = CallSignature(_init_of(cls), f"{cls.__name__}.__init__")
-        self._info = HandleInfo(
+        self._runtime: core.Runtime | None = None
+        self._template: ActorTemplate | None = None
+
+    # Looked at when first needed: a class that names itself in its methods is not
+    # complete yet while it is being unpickled.
+
+    @functools.cached_property
+    def _init(self) -> CallSignature:
+        return CallSignature(_init_of(self._cls), f"{self._cls.__name__}.__init__")
+
+    @functools.cached_property
+    def _info(self) -> HandleInfo:
+        cls = self._cls
+        return HandleInfo(
             class_name=cls.__name__,
             methods=[_info(cls, name) for name in _method_names(cls)],
             max_task_retries=self._options.max_task_retries,
             max_pending=self._options.max_pending_calls,
             in_order=self._options.in_order,
+            groups=list(self._options.groups),
         )
-        self._check_groups()
-        self._runtime: core.Runtime | None = None
-        self._template: ActorTemplate | None = None
 
     def _check_groups(self) -> None:
         for info in self._info.methods:
-            if info.group and info.group not in self._options.groups:
-                raise ValueError(
-                    f"{self._cls.__name__}.{info.name} names the concurrency group"
-                    f" {info.group!r}, which concurrency_groups does not list"
-                )
+            _check_group(self._info, info.name, info.group)
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Make an actor; returns at once, while it is being made.
@@ -164,6 +174,13 @@ class ActorClass:
             self._runtime = runtime
         return self._template
 
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        name = self._cls.__name__
+        raise TypeError(
+            f"{name} is an actor class and cannot be inherited from: inherit from the"
+            " plain class, and make both remote"
+        )
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = self._cls.__name__
         raise TypeError(f"{name} is an actor class: make one with {name}.remote(...)")
@@ -216,6 +233,8 @@ class ActorMethod:
             TypeError, ValueError: a wrong option.
         """
         checked = options_.check(given, options_.METHOD_CHECKS)
+        group = checked.get("concurrency_group", "")
+        _check_group(self._handle._info, self._info.name, group)
         template = _template(self._handle._info, self._info, checked)
         return ActorMethod(self._handle, self._info, self._signature, template)
 
@@ -239,6 +258,8 @@ class ActorHandle:
         self._actor_id = actor_id
         self._info = info
         self._ref = ref  #: keeps the actor; None: this handle does not
+        runtime = core.current_or_none()
+        self._cluster = runtime.attached.cluster_id if runtime is not None else b""
         self._runtime: core.Runtime | None = None
         self._client: Any = None
         self._prepared: dict[str, tuple[CallSignature | None, MethodTemplate]] = {}
@@ -262,6 +283,8 @@ class ActorHandle:
         runtime = core.current_or_none()
         if runtime is None or runtime is not self._runtime:
             runtime = session.ensure_runtime()
+            if self._cluster not in (b"", runtime.attached.cluster_id):
+                raise ActorDiedError(f"{self!r} lived in a cluster that was left")
             self._client = runtime.actors.client_of(
                 self._actor_id, self._info, self._ref
             )
@@ -452,6 +475,14 @@ def _signature(owner: HandleInfo, info: MethodInfo) -> CallSignature | None:
     stand_in = _Bound(lambda self: None)
     stand_in.__signature__ = inspect.Signature(parameters)
     return CallSignature(stand_in, f"{owner.class_name}.{info.name}")
+
+
+def _check_group(owner: HandleInfo, method_name: str, group: str) -> None:
+    if group and group not in owner.groups:
+        raise ValueError(
+            f"{owner.class_name}.{method_name} names the concurrency group {group!r},"
+            " which concurrency_groups does not list"
+        )
 
 
 def _template(

@@ -140,10 +140,7 @@ class ActorDesk:
         try:
             await self._call_agent(node.node_id, "BecomeActor", request, CALL_S)
         except (SparkrayError, KeyError, ConnectionError, TimeoutError) as error:
-            news = p.ActorNews(
-                actor.request.actor_id, incarnation, "signal", None, str(error), b"", 0
-            )
-            self.perform(self.table.news(news))
+            self.perform(self.table.not_begun(actor, incarnation, str(error)))
 
     async def _end(self, effect: state.End) -> None:
         kill = control.KillPeerWorker(effect.worker_id, effect.reason)

@@ -87,6 +87,7 @@ class Actors:
         self._creation_state = TemplateState(0, "actor creation", queue, 0)
         shared.on_actor_unneeded = self._unneeded
         shared.on_actor_lost = self.connection_lost
+        shared.on_actor_unmade = self._unmade
 
     # --- making: caller's thread, lock not held ---
 
@@ -139,7 +140,9 @@ class Actors:
         arguments = [entry for _, entry in task.refs or ()]
         self._fetcher.await_entries(arguments)
         with self._shared.lock:
-            del self._creations[task.number]
+            self._creations.pop(task.number, None)
+            if task.number not in self._submitter.tasks:  # an argument failed
+                return client.actor_id, None if request.detached else ref, b"-"
             request = self._complete(request, task)
         try:
             row: p.ActorRow = self._head_call("CreateActor", request)
@@ -234,6 +237,12 @@ class Actors:
             with self._shared.lock:
                 self._bury(client, str(from_wire(answer.error)), b"")
                 self._submitter.settle()
+
+    def _unmade(self, client: ActorClient, error: bytes) -> None:
+        """An argument of its constructor failed, and with it the actor."""
+        if client.task is not None:
+            self._creations.pop(client.task.number, None)
+        self._bury(client, "an argument of its constructor failed", error)
 
     def _unneeded(self, client: ActorClient) -> None:
         """No handle and no call is left anywhere: the actor ends."""
@@ -373,6 +382,7 @@ class Actors:
         if row.state == p.DEAD:
             self._bury(client, row.reason, row.error)
             return
+        self._leave_former(client, row)
         self._resolve_unsure(client, row)
         if row.state == p.ALIVE and row.address is not None:
             self._came_up(client)
@@ -421,9 +431,23 @@ class Actors:
         else:  # the news came first
             self._resolve_unsure(client, row)
 
+    def _leave_former(self, client: ActorClient, row: p.ActorRow) -> None:
+        """The actor lives again elsewhere: what its former process had is lost.
+
+        Only then: while it restarts, last answers may be on their way still.
+        """
+        if row.state != p.ALIVE:
+            return
+        for worker in list(client.queue.workers):
+            if worker.lease.worker != row.address:
+                client.queue.workers.remove(worker)
+                client.unsure += worker.in_flight.values()
+                worker.in_flight.clear()
+                worker.channel.peer.leased = None
+
     def _resolve_unsure(self, client: ActorClient, row: p.ActorRow) -> None:
         """Calls that were sent to an earlier incarnation: again, or failed."""
-        if not client.unsure or client.queue.workers:
+        if not client.unsure:
             return
         unsure, client.unsure = client.unsure, []
         again: list[Task] = []
@@ -439,6 +463,7 @@ class Actors:
                 )
                 self._submitter.fail(task, error)
         client.queue.put_back(again)
+        self._submitter.dispatch(client.queue)  # type: ignore[arg-type]
 
     def _stop_waiting(self, client: ActorClient, incarnation: int) -> None:
         """No news about a broken channel: the actor lives, but out of reach."""
@@ -483,13 +508,19 @@ class Actors:
 
 def _death(client: ActorClient, row: p.ActorRow) -> BaseException:
     """Return the error of calls to a dead actor."""
+    text = f"{client.describe()} has ended: {row.reason}"
     if row.error[:1] == b"\x80":
-        cause = deserialize(row.error)
+        try:
+            cause = deserialize(row.error)
+        except Exception:  # its class is unknown here, or fails to unpickle
+            return ActorDiedError(text)
+        text = f"{client.describe()} could not be made: {cause}"
         if isinstance(cause, TaskError):
-            return ActorDiedError(f"{client.describe()} could not be made: {cause}")
-    elif row.error:
+            return ActorDiedError(text, cause.cause).as_user_error()
+        return ActorDiedError(text, cause)
+    if row.error:
         return from_wire(decode_as(WireError, row.error))
-    return ActorDiedError(f"{client.describe()} has ended: {row.reason}")
+    return ActorDiedError(text)
 
 
 def _dead_row(client: ActorClient, reason: str, error: bytes) -> p.ActorRow:

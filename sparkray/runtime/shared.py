@@ -99,6 +99,8 @@ class Shared:
         self.on_actor_unneeded: Callable[[ActorClient], None] = lambda client: None
         #: Told when the channel to an actor's process ends.
         self.on_actor_lost: Callable[[Any], None] = lambda worker: None
+        #: Told when an argument of an actor's constructor failed, with its error.
+        self.on_actor_unmade: Callable[[ActorClient, bytes], None]
         self._dropped: collections.deque[bytes] = collections.deque()
         self._unmapped: collections.deque[bytes] = collections.deque()
         self._drain_due = False

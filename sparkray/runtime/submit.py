@@ -34,6 +34,7 @@ from sparkray.runtime.leasing import Leasing
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator
 from sparkray.runtime.shared import Shared
+from sparkray.runtime.state.actor import ActorClient
 from sparkray.runtime.state.objects import FAILED, INLINE, PENDING, STORED, Entry
 from sparkray.runtime.state.scheduling import (
     KeyQueue,
@@ -475,7 +476,10 @@ class Submitter:
     def _fail_by_argument(self, task: Task) -> bool:
         for _, entry in task.refs or ():
             if entry.state == FAILED:
+                maker = task.entry.task
                 self.fail_with(task, entry.value)
+                if maker.__class__ is ActorClient:
+                    self._shared.on_actor_unmade(maker, entry.value)
                 return True
         return False
 

@@ -179,6 +179,10 @@ class ActorHost:
         running_one = self._coroutines.get((channel, message.number))
         if running_one is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(running_one.cancel)
+        if message.recursive:
+            caller: bytes = channel.peer.address.worker_id
+            task_id = caller + message.number.to_bytes(8, "big")
+            self._runtime.canceller.cancel_children(task_id)
 
     # --- threads ---
 
@@ -284,7 +288,13 @@ class ActorHost:
         async for item in items:
             self._calls.send_item(channel, task, define, item, sent)
             sent += 1
-        return self._calls.end_stream(task, sent)
+            if define.backpressure:
+                room = self._calls.room_for_more(
+                    channel, task, sent, define.backpressure
+                )
+                if room is not None:
+                    await asyncio.wrap_future(room)
+        return self._calls.end_stream(channel, task, sent)
 
     # --- the end ---
 

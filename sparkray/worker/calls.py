@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -110,7 +111,13 @@ class Calls:
     ) -> None:
         self._results.send_item(channel, task, define, item, index)
 
-    def end_stream(self, task: PushTask, items: int) -> TaskReplied:
+    def room_for_more(
+        self, channel: Channel, task: PushTask, sent: int, limit: int
+    ) -> concurrent.futures.Future[None] | None:
+        return self._results.room_for_more(channel, task, sent, limit)
+
+    def end_stream(self, channel: Channel, task: PushTask, items: int) -> TaskReplied:
+        self._results.forget_stream(channel, task)
         return self._results.end_stream(task, items)
 
     def is_several(self, define: DefineTask, value: Any) -> bool:

@@ -175,6 +175,7 @@ class Executor:
             self._runtime.canceller.cancel_children(task_id_of(*current))
         if self._holder is channel:
             self._holder = None
+        self._results.wake_stalled()
 
     def _from_agent(self, message: Any) -> None:
         if isinstance(message, LeaseWanted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -83,7 +84,11 @@ class Results:
         self._answers = answers
         self._blocked = blocked
         self._consumed: dict[tuple[Channel, int], int] = {}
-        self._consumption = threading.Condition()  #: guards `_consumed`
+        #: Async generators that wait for their consumer: sent, limit, whom to tell.
+        self._stalled: dict[
+            tuple[Channel, int], tuple[int, int, concurrent.futures.Future[None]]
+        ] = {}
+        self._consumption = threading.Condition()  #: guards the two above
 
     def large(
         self,
@@ -172,8 +177,7 @@ class Results:
         key = (channel, task.number)
 
         def may_go_on() -> bool:
-            taken = self._consumed.get(key, 0)
-            return taken < 0 or sent - taken < limit or channel.is_closed
+            return self._has_room(key, sent, limit)
 
         with self._consumption:
             if may_go_on():
@@ -181,11 +185,42 @@ class Results:
         with self._blocked(), self._consumption:
             self._consumption.wait_for(may_go_on)
 
+    def _has_room(self, key: tuple[Channel, int], sent: int, limit: int) -> bool:
+        taken = self._consumed.get(key, 0)
+        return taken < 0 or sent - taken < limit or key[0].is_closed
+
+    def room_for_more(
+        self, channel: Channel, task: PushTask, sent: int, limit: int
+    ) -> concurrent.futures.Future[None] | None:
+        """Return what to wait for before the next item; None: send it now."""
+        key = (channel, task.number)
+        with self._consumption:
+            if self._has_room(key, sent, limit):
+                return None
+            future: concurrent.futures.Future[None] = concurrent.futures.Future()
+            self._stalled[key] = sent, limit, future
+            return future
+
+    def forget_stream(self, channel: Channel, task: PushTask) -> None:
+        with self._consumption:
+            self._consumed.pop((channel, task.number), None)
+            self._stalled.pop((channel, task.number), None)
+
+    def wake_stalled(self) -> None:
+        """Let go on whoever may: items were taken, or a consumer is gone."""
+        with self._consumption:
+            self._consumption.notify_all()
+            for key, (sent, limit, future) in list(self._stalled.items()):
+                if self._has_room(key, sent, limit):
+                    del self._stalled[key]
+                    if future.set_running_or_notify_cancel():
+                        future.set_result(None)
+
     def on_consumed(self, channel: Channel, messages: Sequence[StreamConsumed]) -> None:
         with self._consumption:
             for message in messages:
                 self._consumed[channel, message.number] = message.items
-            self._consumption.notify_all()
+        self.wake_stalled()
 
 
 def reply(

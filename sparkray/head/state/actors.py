@@ -11,6 +11,7 @@ to be done comes back as effects: `Place` a new incarnation, `End` a worker, `Te
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -158,6 +159,15 @@ class ActorTable:
         actor.node_id, actor.worker_id, actor.lease_id = node_id, worker, lease
         return []
 
+    def not_begun(self, actor: Actor, incarnation: int, reason: str) -> list[Effect]:
+        """The worker was lost before the constructor began: that costs no restart."""
+        if not self._is_starting(actor, incarnation):
+            return []
+        effects = self._ended(actor, reason)
+        actor.incarnation += 1
+        self._forget_worker(actor)
+        return [*effects, *self._changed(actor), Place(actor, actor.incarnation)]
+
     def unplaceable(
         self, actor: Actor, incarnation: int, reason: str, error: bytes
     ) -> list[Effect]:
@@ -185,7 +195,10 @@ class ActorTable:
         if no_restart:
             return self._die(actor, reason)
         ended = self._ended(actor, reason)
-        return [*ended, *self._worker_ended(actor, reason)] if ended else []
+        if not ended:
+            return []
+        actor.worker_id = b""  # it is ended once
+        return [*ended, *self._worker_ended(actor, reason)]
 
     def owner_gone(self, worker_id: bytes) -> list[Effect]:
         """A process has ended; the actors that it made end with it."""
@@ -200,19 +213,27 @@ class ActorTable:
         )
 
     def node_gone(self, node_id: bytes, reason: str) -> list[Effect]:
-        effects: list[Effect] = []
+        """Actors of the node start elsewhere; those made from there end."""
+        effects = self._end_all(
+            f"the node of the process that made it died: {reason}",
+            lambda actor: actor.request.creator.node_id == node_id,
+            lost_node=node_id,
+        )
         for actor in list(self.actors.values()):
             if actor.node_id == node_id and actor.state is not ActorState.DEAD:
                 actor.worker_id = b""
                 effects += self._worker_ended(actor, f"its node died: {reason}")
         return effects
 
-    def _end_all(self, reason: str, belongs: object) -> list[Effect]:
-        assert callable(belongs)
+    def _end_all(
+        self, reason: str, belongs: Callable[[Actor], bool], lost_node: bytes = b""
+    ) -> list[Effect]:
         effects: list[Effect] = []
         for actor in list(self.actors.values()):
             living = actor.state is not ActorState.DEAD
             if living and not actor.request.detached and belongs(actor):
+                if lost_node and actor.node_id == lost_node:
+                    actor.worker_id = b""  # nobody is there to end it
                 effects += self._die(actor, reason)
         return effects
 
