@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
@@ -55,6 +56,8 @@ class ActorDesk:
         infeasible_timeout_s: float,
     ) -> None:
         self.table = ActorTable()
+        self._turn = itertools.count(1)
+        self._turns: dict[bytes, int] = {}  #: when a node last got a spread actor
         self._alive, self._call_agent = alive, call_agent
         self._tell, self._spawn = tell, spawn
         self._infeasible_timeout_s = infeasible_timeout_s
@@ -164,12 +167,16 @@ class ActorDesk:
         home = request.creator.node_id
         spread = strategy.kind == "SPREAD"
 
-        def rank(node: NodeInfo) -> tuple[bool, bool, float]:
+        def rank(node: NodeInfo) -> tuple[bool, int, float]:
             free = fits(request.spec.resources, node.available)
             load = -node.available.get("CPU", 0) / UNIT
-            return not free, not spread and node.node_id != home, load
+            turn = self._turns.get(node.node_id, 0)
+            return not free, turn if spread else int(node.node_id != home), load
 
-        return min(fitting, key=rank), True
+        chosen = min(fitting, key=rank)
+        if spread:  # what nodes report is a moment old: take them in turn
+            self._turns[chosen.node_id] = next(self._turn)
+        return chosen, True
 
     def _give_up(self, actor: Actor, incarnation: int) -> None:
         wanted = describe(actor.request.spec.resources)

@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 #: How long calls wait for word about a process whose channel broke.
 UNSURE_S: Final = 15.0
+#: How long until another attempt to reach a process that is said to live.
+RECONNECT_S: Final = 0.5
 
 _NONE: Final = serialize(None).to_bytes()
 
@@ -404,7 +406,8 @@ class Actors:
         try:
             channel = self._shared.peers.connect(row.address)
         except OSError as error:
-            log.debug("actor %s is gone already: %s", client.describe(), error)
+            log.debug("no way to actor %s: %s", client.describe(), error)
+            self._look_again(client, row, RECONNECT_S)
             return
         lease = Lease(b"", row.address, [])
         worker = LeasedWorker(lease, client.queue, channel, time.monotonic())
@@ -424,10 +427,7 @@ class Actors:
         if row is None or row.state == p.DEAD:
             return
         if row.address == worker.lease.worker:
-            incarnation = row.incarnation
-            self._shared.loop.call_later(
-                UNSURE_S, lambda: self._stop_waiting(client, incarnation)
-            )
+            self._look_again(client, row, UNSURE_S if client.unsure else RECONNECT_S)
         else:  # the news came first
             self._resolve_unsure(client, row)
 
@@ -465,11 +465,19 @@ class Actors:
         client.queue.put_back(again)
         self._submitter.dispatch(client.queue)  # type: ignore[arg-type]
 
+    def _look_again(self, client: ActorClient, row: p.ActorRow, pause_s: float) -> None:
+        incarnation = row.incarnation
+        self._shared.loop.call_later(
+            pause_s, lambda: self._stop_waiting(client, incarnation)
+        )
+
     def _stop_waiting(self, client: ActorClient, incarnation: int) -> None:
         """No news about a broken channel: the actor lives, but out of reach."""
         with self._shared.lock:
             row = client.row
-            if row is None or row.incarnation != incarnation or not client.unsure:
+            if row is None or row.incarnation != incarnation or client.queue.workers:
+                return
+            if self._shared.closed:
                 return
             self._resolve_unsure(client, row)
             if row.state == p.ALIVE:

@@ -94,6 +94,7 @@ class Submitter:
         self._last_submit_s = 0.0
         self._burst = 0  #: submissions in quick succession so far
         self._flush_due = False
+        self._held: set[SchedulingKey] = set()  #: keys whose tasks a burst holds back
         self.templates = Templates(shared, ownership)
         self.leasing = Leasing(self, shared)
         self.streams = Streams(shared, self.tasks, self._settle_value, self.settle)
@@ -169,9 +170,11 @@ class Submitter:
                 self.dispatch(key)
         elif not len(queue) % BURST_TASKS:
             self.dispatch(key)
-        elif not self._flush_due:
-            self._flush_due = True
-            self._shared.loop.post(self._flush_soon)
+        else:
+            self._held.add(key)
+            if not self._flush_due:
+                self._flush_due = True
+                self._shared.loop.post(self._flush_soon)
 
     def _flush_soon(self) -> None:
         self._shared.loop.call_later(BURST_DELAY_S, self.flush)
@@ -182,7 +185,8 @@ class Submitter:
         if self._flush_due:
             with self._shared.lock:
                 self._flush_due = False
-                for key in self.templates.keys.values():
+                held, self._held = self._held, set()
+                for key in (*held, *self.templates.keys.values()):
                     self.dispatch(key)
 
     def _several(self, task: Task, ref: ObjectRef, state: TemplateState) -> Any:

@@ -113,6 +113,17 @@ def test_the_calls_of_each_thread_run_in_its_order() -> None:
         assert [i for c, i in notes if c == caller] == list(range(100))
 
 
+def test_calls_in_bursts_that_nobody_waits_for_are_sent() -> None:
+    counter = Counter.remote()
+    sparkray.get([counter.add.remote(0) for _ in range(20)])  # now known as short
+    for total in range(25, 1000, 25):
+        for _ in range(24):
+            counter.add.remote()
+        last = counter.add.remote()
+        until(lambda last=last: sparkray.wait([last], timeout=0)[0])
+        assert sparkray.get(last) == total
+
+
 def test_the_calls_of_each_task_run_in_its_order() -> None:
     counter = Counter.remote()
     sparkray.get([note_in_task.remote(counter, n, 50) for n in range(3)])
