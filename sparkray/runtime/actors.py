@@ -463,7 +463,7 @@ class Actors:
                 )
                 self._submitter.fail(task, error)
         client.queue.put_back(again)
-        self._submitter.dispatch(client.queue)  # type: ignore[arg-type]
+        self._submitter.dispatch(client.queue)
 
     def _look_again(self, client: ActorClient, row: p.ActorRow, pause_s: float) -> None:
         incarnation = row.incarnation

@@ -70,6 +70,8 @@ class Canceller:
                 key.queue.remove(task)
             self._submitter.fail(task, TaskCancelledError(describe(task)))
             self._submitter.settle()
+            if key.ordered:  # others may have waited behind it
+                self._submitter.dispatch(key)
             self._submitter.leasing.withdraw_if_idle(key)
             return
         worker.channel.send(frame(encode(CancelTask(task.number, recursive))))

@@ -341,10 +341,13 @@ class Submitter:
         ready = self._ready
         while ready:
             task = ready.popleft()
-            if task.number in self.tasks and not self._fail_by_argument(task):
-                key = task.template.key
-                if not key.ordered:  # else it is in its place already
-                    key.queue.append(task)
+            if task.number not in self.tasks:
+                continue
+            key = task.template.key
+            failed = self._fail_by_argument(task)
+            if not failed and not key.ordered:  # else it is in its place already
+                key.queue.append(task)
+            if not failed or key.ordered:  # others may have waited behind it
                 self.dispatch(key)
         if self._table.freed or self._table.returned:
             self._shared.settle_releases()

@@ -162,6 +162,26 @@ def test_a_call_whose_argument_failed_fails_and_the_next_ones_run() -> None:
     assert sparkray.get(good) == 3
 
 
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+def test_the_next_calls_run_when_the_one_they_waited_behind(how: str) -> None:
+    @sparkray.remote
+    def late(gate: Gate) -> None:
+        gate.wait()
+        raise LookupError("no value")
+
+    counter, gate = Counter.remote(), Gate_()
+    sparkray.get(counter.add.remote())
+    head = counter.add.remote(late.remote(gate))
+    behind = counter.add.remote(3)
+    assert sparkray.wait([behind], timeout=0.2)[0] == []
+    if how == "fails":
+        gate.open()
+    else:
+        sparkray.cancel(head)
+    assert sparkray.get(behind, timeout=20) == 4
+    gate.open()
+
+
 def test_handles_work_in_tasks_and_in_other_actors() -> None:
     @sparkray.remote
     class Caller:
