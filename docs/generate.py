@@ -1,11 +1,12 @@
 """Writes the generated pages: ``python docs/generate.py``.
 
 docs/configuration.md from sparkray/config.py, docs/compatibility.md from
-sparkray/compat/ray/table.py.
+sparkray/compat/ray/table.py, docs/patterns/NAME.md from the program beside it.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from pathlib import Path
 
@@ -52,6 +53,16 @@ def page() -> str:
     return HEAD + "".join(map(row, dataclasses.fields(Settings))) + TAIL
 
 
+def pattern_page(program: Path) -> str:
+    source = program.read_text()
+    title, _, text = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")
+    code = source.split('"""', 2)[2].strip()
+    head = title.partition(":")[0]
+    return f"# {head}\n\n{title}\n\n{text}\n\n```python\n{code}\n```\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
     PAGE.with_name("compatibility.md").write_text(table.page())
+    for program in PAGE.parent.glob("patterns/*.py"):
+        program.with_suffix(".md").write_text(pattern_page(program))

@@ -92,7 +92,6 @@ class Executor(concurrent.futures.Executor):
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
-        **_later: Any,
     ) -> Iterator[_T]:
         """Yield ``fn(*items)`` for the items of all iterables, in their order.
 
