@@ -304,7 +304,8 @@ class Executor:
         self._log_name = name
         mark = f"\x01task:{name}\n".encode()
         for fd in (1, 2):
-            os.write(fd, mark)
+            with contextlib.suppress(OSError):  # closed by a task, or the disk is full
+                os.write(fd, mark)
 
     def _follow_cpus(self, resources: Vector) -> None:
         """Libraries that this task loads shall use as many threads as it has CPUs."""

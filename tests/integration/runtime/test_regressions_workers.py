@@ -55,6 +55,22 @@ def test_a_task_may_turn_the_interrupt_signal_off_for_itself_only(
         fresh.get(ref, timeout=10)
 
 
+def test_a_task_that_closes_the_output_harms_no_other(fresh: ModuleType) -> None:
+    fresh.init(num_cpus=1)
+
+    @fresh.remote
+    def closes() -> int:
+        os.close(1)
+        os.close(2)
+        return os.getpid()
+
+    @fresh.remote(max_retries=0)
+    def other() -> int:
+        return os.getpid()
+
+    assert fresh.get(closes.remote()) == fresh.get(other.remote(), timeout=20)
+
+
 CHILD_ENDS = {
     "return": (lambda: None, 0),
     "sys.exit": (lambda: sys.exit(3), 3),
