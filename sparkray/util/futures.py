@@ -274,14 +274,15 @@ class _Pump:
         with self._lock:
             self._running.discard(work)
         self._send()  # before the callbacks of users, which may take long
-        error = work.outcome.exception()
+        outcome, work.outcome = work.outcome, None  # they refer to one another
+        error = outcome.exception()
         if isinstance(error, _InitializerError):
             self._break(str(error))
             work.future.set_exception(BrokenExecutor(self._broken))
         elif error is not None:
             work.future.set_exception(error)
         else:
-            work.future.set_result(work.outcome.result())
+            work.future.set_result(outcome.result())
 
     def _break(self, why: str) -> None:
         with self._lock:
@@ -299,7 +300,10 @@ def _results(futures: list[Future[list[_T]]], deadline: float | None) -> Iterato
     try:
         while futures:
             left_s = None if deadline is None else deadline - time.monotonic()
-            yield from futures.pop().result(left_s)
+            chunk = futures.pop().result(left_s)
+            chunk.reverse()
+            while chunk:
+                yield chunk.pop()  # and keep no reference to it
     finally:
         for future in futures:
             future.cancel()

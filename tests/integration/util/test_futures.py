@@ -231,3 +231,27 @@ def test_a_killed_worker_fails_the_call_only(shared: Any) -> None:
         with pytest.raises(sparkray.exceptions.WorkerCrashedError):
             executor.submit(os._exit, 3).result(timeout=30)
         assert executor.submit(pow, 2, 2).result(timeout=30) == 4
+
+
+class Thing:
+    def method(self) -> None:
+        return None
+
+
+def test_no_reference_to_arguments_or_results_is_kept() -> None:
+    gc.collect()
+    gc.disable()  # a circle would hide until the next collection
+    try:
+        with Executor(2) as executor:
+            thing = Thing()
+            collected = weakref.ref(thing)
+            executor.submit(thing.method).result(timeout=30)
+            del thing
+            until(lambda: collected() is None, 10)
+            results = executor.map(lambda _: Thing(), range(4), chunksize=2)
+            for result in results:
+                seen = weakref.ref(result)
+                del result
+                until(lambda seen=seen: seen() is None, 5)
+    finally:
+        gc.enable()
