@@ -14,15 +14,18 @@ import signal
 import socket
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
+from sparkray.agent.environments import EnvironmentDesk, Prepared
 from sparkray.agent.logs import read_tail
 from sparkray.agent.options import AgentOptions
 from sparkray.agent.processes import ZygoteProcess, describe_exit, environment_of
 from sparkray.agent.state import workers as w
 from sparkray.agent.state.workers import PoolKey, Worker, WorkerState, WorkerTable
 from sparkray.config import Settings
+from sparkray.exceptions import RuntimeEnvSetupError
 from sparkray.ids import new_worker_id
 from sparkray.protocol import zygote
 from sparkray.protocol.messages import Exit
@@ -58,6 +61,7 @@ class FleetEvents:
         [bytes, object], bool
     ]  #: send a message to a worker; False: it is gone
     started: Callable[[Worker], None]  #: its process exists, its logs can be read
+    spawn: Callable[[Coroutine[Any, Any, None]], None]  #: runs beside everything else
 
 
 class Fleet:
@@ -69,16 +73,20 @@ class Fleet:
         settings: Settings,
         token: bytes,
         *,
+        environments: EnvironmentDesk,
         cpus: int,
         events: FleetEvents,
     ) -> None:
         self._options, self._settings, self._token = options, settings, token
-        self._events = events
+        self._events, self._environments = events, environments
         self.cpus = cpus
         cap = settings.max_workers or min(2048, 64 + 16 * cpus)
         self.table = WorkerTable(cap, new_worker_id)
         self._forks_at_a_time = 2 * max(1, os.cpu_count() or 1)
         self._zygotes: dict[str, ZygoteProcess] = {}
+        self._preloads: dict[str, dict[str, None]] = {}  #: modules by environment
+        #: Workers whose environment is being set up.
+        self._waiting: dict[str, dict[bytes, PoolKey]] = {}
         self._leaving: list[ZygoteProcess] = []  #: closed, not reaped yet
         self._queue: deque[tuple[bytes, PoolKey]] = deque()
         self._forking: set[bytes] = set()
@@ -95,8 +103,11 @@ class Fleet:
         self._zygote("")
 
     def preload(self, runtime_env: str, modules: list[str]) -> None:
-        if modules:
-            self._zygote(runtime_env).send(zygote.Preload(modules))
+        """Have modules imported before workers are forked."""
+        self._preloads.setdefault(runtime_env, {}).update(dict.fromkeys(modules))
+        process = self._zygotes.get(runtime_env)
+        if process is not None and modules:
+            process.send(zygote.Preload(modules))
 
     def start(self, key: PoolKey, count: int) -> None:
         """Start ``count`` workers of a pool, some at a time."""
@@ -115,7 +126,7 @@ class Fleet:
                 continue
             try:
                 process = self._zygote(key.runtime_env)
-            except OSError as error:
+            except (OSError, RuntimeEnvSetupError) as error:
                 self._gone(worker_id, "unknown", f"cannot start a zygote: {error}")
                 continue
             self._forking.add(worker_id)
@@ -126,6 +137,7 @@ class Fleet:
 
     def _start_of(self, worker_id: bytes, key: PoolKey) -> zygote.WorkerStart:
         options, settings = self._options, self._settings
+        prepared = self._environments.ready(key.runtime_env) or Prepared()
         return zygote.WorkerStart(
             agent_socket=os.path.join(options.session_dir, "agent.sock"),
             token=self._token,
@@ -136,15 +148,22 @@ class Fleet:
             port_min=settings.worker_port_min,
             port_max=settings.worker_port_max,
             runtime_env=key.runtime_env,
+            import_path=list(prepared.import_path),
+            working_dir=prepared.working_dir,
+            setup_hook=prepared.setup_hook,
         )
 
     def _zygote(self, runtime_env: str) -> ZygoteProcess:
         process = self._zygotes.get(runtime_env)
         if process is None:
             options = self._options
-            environment = environment_of(runtime_env, os.environ, options.token_file)
+            prepared = self._environments.ready(runtime_env) or Prepared()
+            environment = environment_of(
+                runtime_env, os.environ, options.token_file, prepared.venv
+            )
             number = len(self._zygotes)
             process = ZygoteProcess(
+                prepared.python,
                 environment,
                 os.path.join(options.log_dir, f"zygote-{os.getpid()}-{number}.log"),
                 [options.segment_dir, options.session_dir],
@@ -152,7 +171,57 @@ class Fleet:
                 functools.partial(self._zygote_gone, runtime_env),
             )
             self._zygotes[runtime_env] = process
+            if modules := self._preloads.get(runtime_env):
+                process.send(zygote.Preload(list(modules)))
         return process
+
+    # --- environments -----------------------------------------------------------------
+
+    def _start_process(self, worker_id: bytes, key: PoolKey) -> None:
+        """Queue a worker for its zygote, once its environment is set up."""
+        waiting = self._waiting.get(key.runtime_env)
+        if waiting is not None:
+            waiting[worker_id] = key
+            return
+        try:
+            prepared = self._environments.ready(key.runtime_env)
+        except RuntimeEnvSetupError as error:
+            self._gone(worker_id, "unknown", str(error))
+            return
+        if prepared is None:
+            self._waiting[key.runtime_env] = {worker_id: key}
+            self._events.spawn(self._set_up(key.runtime_env))
+            return
+        self._queue.append((worker_id, key))
+        self._pump()
+
+    async def _set_up(self, runtime_env: str) -> None:
+        reason = ""
+        try:
+            await self._environments.prepare(runtime_env)
+        except RuntimeEnvSetupError as error:
+            reason = str(error)
+        except Exception as error:  # the workers must not wait for ever
+            _log.exception("setting up a runtime environment failed")
+            reason = f"cannot set up the runtime environment: {error!r}"
+        waiting = self._waiting.pop(runtime_env)
+        if reason:
+            self._not_set_up(waiting, reason)
+            return
+        for worker_id, key in waiting.items():
+            worker = self.table.workers.get(worker_id)
+            if worker is not None:
+                worker.since = _now()  # the time to start begins here
+                self._queue.append((worker_id, key))
+        self._pump()
+
+    def _not_set_up(self, waiting: dict[bytes, PoolKey], reason: str) -> None:
+        """Fail who waits for these workers first: nobody shall ask for others."""
+        _log.warning("%s", reason)
+        for key in dict.fromkeys(waiting.values()):
+            self._events.broken(key, reason)
+        for worker_id in waiting:
+            self._gone(worker_id, "unknown", reason, may_try_again=False)
 
     # --- what happens to them ---------------------------------------------------------
 
@@ -205,7 +274,10 @@ class Fleet:
         for worker_id in self.table.idle_too_long(self.cpus, idle_s, now):
             self.retire(worker_id)
         limit_s = self._settings.worker_start_timeout_s
+        waiting = {id_ for ids in self._waiting.values() for id_ in ids}
         for worker in list(self.table.workers.values()):
+            if worker.worker_id in waiting:
+                continue
             if worker.state is WorkerState.STARTING and now - worker.since > limit_s:
                 reason = f"it did not start within {limit_s:g} s"
                 self.kill(worker.worker_id, "unknown", reason)
@@ -222,8 +294,7 @@ class Fleet:
     def _apply(self, effects: list[w.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, w.Start):
-                self._queue.append((effect.worker_id, effect.key))
-                self._pump()
+                self._start_process(effect.worker_id, effect.key)
             elif isinstance(effect, w.AskToEnd):
                 self._events.tell(effect.worker_id, Exit(False))
             else:
@@ -251,7 +322,9 @@ class Fleet:
         elif isinstance(message, zygote.ForkFailed):
             self._gone(message.worker_id, "unknown", message.reason)
 
-    def _gone(self, worker_id: bytes, kind: str, reason: str) -> None:
+    def _gone(
+        self, worker_id: bytes, kind: str, reason: str, *, may_try_again: bool = True
+    ) -> None:
         worker = self.table.workers.get(worker_id)
         if worker is None:
             return
@@ -261,7 +334,7 @@ class Fleet:
         self._zygote_of.pop(worker_id, None)
         self._remember(worker, kind, reason)
         self._events.gone(worker)
-        if before is WorkerState.STARTING and not self._stopping:
+        if before is WorkerState.STARTING and may_try_again and not self._stopping:
             self._start_failed(worker)
         self._pump()
 

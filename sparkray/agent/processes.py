@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sparkray.agent.environments import understood
 from sparkray.agent.logs import read_tail
-from sparkray.exceptions import RuntimeEnvSetupError
 from sparkray.protocol import codec, zygote
 from sparkray.protocol.framing import FrameDecoder, frame
 
@@ -30,6 +28,7 @@ class ZygoteProcess:
     """One zygote.
 
     Args:
+        python: the interpreter.
         environment: what it, and so every worker of it, finds in ``os.environ``.
         log_path: where its own output goes.
         directories: what it removes if the agent vanishes.
@@ -39,6 +38,7 @@ class ZygoteProcess:
 
     def __init__(
         self,
+        python: str,
         environment: Mapping[str, str],
         log_path: str,
         directories: list[str],
@@ -52,7 +52,7 @@ class ZygoteProcess:
         self._unsent = bytearray()
         self._socket, theirs = socket.socketpair()
         with theirs:
-            self._process = _spawn(environment, log_path, theirs.fileno())
+            self._process = _spawn(python, environment, log_path, theirs.fileno())
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._readable)
         self._closed = False
@@ -125,26 +125,23 @@ class ZygoteProcess:
 
 
 def environment_of(
-    runtime_env: str, base: Mapping[str, str], token_file: str
+    runtime_env: str, base: Mapping[str, str], token_file: str, venv: str = ""
 ) -> dict[str, str]:
     """Return the environment variables of a zygote.
+
+    Args:
+        venv: its virtual environment, "" for none.
 
     Raises:
         RuntimeEnvSetupError: the runtime environment is not understood.
     """
-    try:
-        wanted = json.loads(runtime_env) if runtime_env else {}
-        variables = wanted.pop("env_vars", {})
-        unknown = sorted(wanted)
-    except (ValueError, AttributeError, TypeError) as error:
-        raise RuntimeEnvSetupError(
-            f"unreadable runtime environment: {error}"
-        ) from error
-    if unknown:
-        raise RuntimeEnvSetupError(f"this node does not support {', '.join(unknown)}")
-    environment = {**base, **variables}
+    environment = {**base, **understood(runtime_env).env_vars}
     if "OMP_NUM_THREADS" not in environment:
         environment |= {"OMP_NUM_THREADS": "1", zygote.OMP_FOLLOWS: "1"}
+    if venv:
+        environment["VIRTUAL_ENV"] = venv
+        places = [os.path.join(venv, "bin"), environment.get("PATH", os.defpath)]
+        environment["PATH"] = os.pathsep.join(places)
     environment.pop("SPARKRAY_TOKEN", None)
     environment["SPARKRAY_TOKEN_FILE"] = token_file
     return environment
@@ -161,12 +158,12 @@ def describe_exit(code: int, pid: int, host: str) -> tuple[str, str]:
 
 
 def _spawn(
-    environment: Mapping[str, str], log_path: str, fd: int
+    python: str, environment: Mapping[str, str], log_path: str, fd: int
 ) -> subprocess.Popen[bytes]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     with open(os.open(log_path, flags, 0o600), "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-c", _BOOT, str(fd)],
+            [python, "-c", _BOOT, str(fd)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -25,6 +25,7 @@ from sparkray.agent import host
 from sparkray.agent.actors import ActorDesk
 from sparkray.agent.calls import RuntimeCalls
 from sparkray.agent.channels import AgentChannel, ChannelServer
+from sparkray.agent.environments import EnvironmentDesk
 from sparkray.agent.fleet import Fleet, FleetEvents
 from sparkray.agent.jobs import JobDesk
 from sparkray.agent.leasing import LeaseDesk, Surroundings
@@ -101,12 +102,17 @@ class AgentService:
             options,
             settings,
             token,
+            environments=EnvironmentDesk(
+                os.path.join(options.session_dir, "environments"),
+                lambda *call: self.uplink.call(*call),
+            ),
             cpus=lent,
             events=FleetEvents(
                 gone=self._worker_gone,
                 broken=lambda key, reason: self.leases.pool_broken(key, reason),
                 tell=self._tell,
                 started=self._worker_started,
+                spawn=self.spawn,
             ),
         )
         self.uplink = Uplink(

@@ -18,7 +18,7 @@ import cloudpickle
 import msgspec
 
 from sparkray.api import actor_options as options_
-from sparkray.api import runtime_env, session
+from sparkray.api import packages, runtime_env, session
 from sparkray.api.options import DYNAMIC, STREAMING
 from sparkray.api.signature import CallSignature
 from sparkray.exceptions import ActorDiedError
@@ -152,6 +152,7 @@ class ActorClass:
             chosen = self._options
             env = chosen.runtime_env
             if env:
+                env = packages.ship(runtime, env)
                 env = runtime_env.merge(session.inherited_env(runtime), env)
             self._template = ActorTemplate(
                 self._cls,
@@ -186,7 +187,7 @@ class ActorClass:
         raise TypeError(f"{name} is an actor class: make one with {name}.remote(...)")
 
     def __getstate__(self) -> tuple[type, dict[str, Any]]:
-        return self._cls, self._checked
+        return self._cls, packages.portable(self._checked)
 
     def __setstate__(self, state: tuple[type, dict[str, Any]]) -> None:
         self._cls, self._checked = state

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from sparkray.api import options as options_
-from sparkray.api import runtime_env, session
+from sparkray.api import packages, runtime_env, session
 from sparkray.api.actor import ActorClass
 from sparkray.api.signature import CallSignature
 from sparkray.runtime import core
@@ -94,6 +94,7 @@ class RemoteFunction(Generic[_P, _R]):
         Raises:
             TypeError: the function does not take these arguments, or one of them
                 cannot be pickled.
+            ValueError: what its runtime_env names cannot be shipped.
         """
         runtime = core.current_or_none()
         if runtime is None or runtime is not self._runtime:
@@ -126,6 +127,7 @@ class RemoteFunction(Generic[_P, _R]):
         runtime = session.ensure_runtime()
         chosen, own_env = self._options, self._options.runtime_env
         if own_env:  # what is inherited whole needs no mention
+            own_env = packages.ship(runtime, own_env)
             own_env = runtime_env.merge(session.inherited_env(runtime), own_env)
         self._template = TaskTemplate(
             self._function,
@@ -149,7 +151,7 @@ class RemoteFunction(Generic[_P, _R]):
         )
 
     def __getstate__(self) -> tuple[Callable[_P, _R], dict[str, Any]]:
-        return self._function, self._checked
+        return self._function, packages.portable(self._checked)
 
     def __setstate__(self, state: tuple[Callable[_P, _R], dict[str, Any]]) -> None:
         self._function, self._checked = state
@@ -183,7 +185,8 @@ def remote(*positional: Any, **given: Any) -> Any:
             run again too.
         max_calls: a worker ends after so many calls of this function; 0: never.
         name: what to call the task in messages and logs.
-        runtime_env: ``{"env_vars": {name: text}}``.
+        runtime_env: a dict of ``env_vars``, ``working_dir``, ``py_modules``,
+            ``excludes``, ``pip``, ``worker_process_setup_hook`` and ``config``.
         scheduling_strategy: ``"DEFAULT"``, ``"SPREAD"``, or a
             `sparkray.util.scheduling_strategies.NodeAffinitySchedulingStrategy`.
         generator_backpressure_num_objects: a streaming task pauses when so many of its

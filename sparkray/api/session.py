@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from sparkray.api import join, runtime_env
+from sparkray.api import join, packages
+from sparkray.api import runtime_env as runtime_env_
 from sparkray.api.arguments import InitArguments
 from sparkray.config import Settings
 from sparkray.launch import process
@@ -175,7 +176,9 @@ def init(
         num_cpus, num_gpus, resources, labels: what a new cluster has.
         object_store_memory: bytes of its object store.
         namespace: where names of actors are looked up; default: one of its own.
-        runtime_env: for all tasks of this job, ``{"env_vars": {name: text}}``.
+        runtime_env: for all tasks of this job: a dict of ``env_vars``, ``working_dir``,
+            ``py_modules``, ``excludes``, ``pip``, ``worker_process_setup_hook`` and
+            ``config``.
         log_to_driver: whether to print here what tasks print.
         ignore_reinit_error: return the running session's context even when other
             arguments are given than it was made with.
@@ -205,7 +208,12 @@ def init(
         if runtime is not None:
             return _existing(runtime, arguments, ignore_reinit_error)
         _configure_logging(logging_level)
-        return _begin(arguments, spark, _job_config(arguments, log_to_driver), token)
+        env, shipped = packages.pack(runtime_env_.normalize(runtime_env))
+        config = _job_config(arguments, env, log_to_driver)
+        try:
+            return _begin(arguments, spark, config, shipped, token)
+        finally:
+            packages.close(shipped)
 
 
 def shutdown() -> None:
@@ -280,7 +288,11 @@ def _spellings(session: _Session) -> tuple[str, str]:
 
 
 def _begin(
-    arguments: InitArguments, spark: Any, config: JobConfig, token: str | None
+    arguments: InitArguments,
+    spark: Any,
+    config: JobConfig,
+    shipped: list[packages.Package],
+    token: str | None,
 ) -> Context:
     began_s = time.monotonic()
     target = _target(arguments, spark, token)
@@ -297,6 +309,7 @@ def _begin(
     _state.session = session
     atexit.unregister(shutdown)
     atexit.register(shutdown)
+    _ship(runtime, shipped)
     if spark is not None:
         _complete_on_spark(session)
     _log.info(
@@ -364,6 +377,15 @@ def _start_on_spark(arguments: InitArguments, spark: Any, token: str | None) -> 
     return _Target(started.node, "on Spark", started)
 
 
+def _ship(runtime: core.Runtime, shipped: list[packages.Package]) -> None:
+    """Upload what the job's environment needs; the agent waits for it meanwhile."""
+    try:
+        packages.upload(runtime, shipped)
+    except BaseException:
+        shutdown()
+        raise
+
+
 def _complete_on_spark(session: _Session) -> None:
     """Wait for the executors' nodes, now that they can be counted."""
     try:
@@ -391,11 +413,11 @@ def _udf_target(address: str | None, spark_task: Any) -> _Target:
     return _Target(node, "this executor's", None, "udf", bytes.fromhex(job or ""))
 
 
-def _job_config(arguments: InitArguments, log_to_driver: bool) -> JobConfig:
+def _job_config(arguments: InitArguments, env: str, log_to_driver: bool) -> JobConfig:
     return JobConfig(
         namespace=arguments.namespace or f"anonymous-{uuid.uuid4()}",
         sys_path=list(dict.fromkeys(os.path.abspath(path) for path in sys.path)),
-        runtime_env=runtime_env.normalize(arguments.runtime_env),
+        runtime_env=env,
         log_to_driver=log_to_driver,
         entrypoint=os.path.basename(sys.argv[0]) if sys.argv else "",
         preload=[name for name in _PRELOAD if name in sys.modules],

@@ -29,6 +29,9 @@ class WorkerStart(msgspec.Struct, array_like=True, frozen=True):
     port_min: int
     port_max: int
     runtime_env: str
+    import_path: list[str] = []  #: of the runtime environment, before all else
+    working_dir: str = ""  #: "": where the agent is
+    setup_hook: str = ""  #: to be run before the first task
 
 
 class Prepare(msgspec.Struct, array_like=True, tag=1):

@@ -59,6 +59,9 @@ class MainThread(Protocol):
     def enqueue(self, channel: Channel, messages: Sequence[PushTask]) -> None: ...
     def mark_output(self, name: str) -> None: ...
 
+    @property
+    def broken(self) -> BaseException | None: ...
+
 
 class ActorHost:
     """The actor of this process."""
@@ -102,6 +105,8 @@ class ActorHost:
         self._main.mark_output(creation.class_name)
         started = ActorStarted(b"", "")
         try:
+            if self._main.broken is not None:
+                raise self._main.broken
             cls = cloudpickle.loads(creation.class_bytes)
             args, kwargs = self._arguments()
             self._prepare(cls)

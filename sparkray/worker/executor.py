@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sparkray.exceptions import RuntimeEnvSetupError
 from sparkray.protocol.codec import encode
 from sparkray.protocol.framing import frame
 from sparkray.protocol.messages import (
@@ -48,6 +49,7 @@ from sparkray.worker.calls import Calls, Template
 from sparkray.worker.children import end_child
 from sparkray.worker.interrupts import Interrupts
 from sparkray.worker.results import Answers, Results, reply, task_id_of
+from sparkray.worker.setup import run_hook
 from sparkray.worker.start import WorkerStart
 
 log = logging.getLogger(__name__)
@@ -92,6 +94,8 @@ class Executor:
         )
         self._forked = False  #: this is a child that a task forked
         self._leaving = False
+        #: Why this worker can run nothing: its set-up hook failed.
+        self.broken: RuntimeEnvSetupError | None = None
         self._install()
 
     def _install(self) -> None:
@@ -266,6 +270,8 @@ class Executor:
         calls = self._calls
         function = template.function or calls.function_of(template)
         define = template.define
+        if self.broken is not None:
+            raise self.broken
         args, kwargs = calls.arguments(task)
         try:
             self._interrupts.enter(self._current)
@@ -382,14 +388,20 @@ def run_worker(start: WorkerStart) -> None:
         runtime_env=start.runtime_env,
     )
     runtime = core.connect(options, lambda runtime: made.append(Executor(runtime)))
-    _extend_path(runtime.config.sys_path)
+    _extend_path(start.import_path, runtime.config.sys_path)
     try:
+        made[0].broken = run_hook(start.setup_hook)
         made[0].run()
     finally:
         runtime.close("the worker ends")
 
 
-def _extend_path(directories: Sequence[str]) -> None:
-    """Let imports find what the driver's imports find, in the driver's order."""
+def _extend_path(first: Sequence[str], directories: Sequence[str]) -> None:
+    """Let imports find what the driver's imports find, in the driver's order.
+
+    Args:
+        first: what is in front already, and stays there.
+    """
     known = set(sys.path)
-    sys.path[:0] = [directory for directory in directories if directory not in known]
+    at = len(first)
+    sys.path[at:at] = [directory for directory in directories if directory not in known]

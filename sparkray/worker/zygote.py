@@ -201,7 +201,19 @@ def become_worker(request: zygote.ForkWorker) -> WorkerStart:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+    enter_environment(request.start)
     return request.start
+
+
+def enter_environment(start: WorkerStart) -> None:
+    """Go where the runtime environment says; what is started from here finds it too."""
+    if start.working_dir:
+        os.chdir(start.working_dir)
+    if start.import_path:
+        sys.path[:0] = start.import_path
+        known = os.environ.get("PYTHONPATH")
+        places = [*start.import_path, *([known] if known else [])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(places)
 
 
 def _redirect(path: str, fd: int) -> None:
