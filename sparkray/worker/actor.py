@@ -38,6 +38,7 @@ from sparkray.runtime.context import ActorIdentity, RunningTask, running
 from sparkray.runtime.core import Runtime
 from sparkray.runtime.functions import STREAMING
 from sparkray.transport.channel import Channel
+from sparkray.transport.errors import to_wire
 from sparkray.worker.calls import Calls, Template
 from sparkray.worker.errors import task_error
 from sparkray.worker.results import Answers, reply, task_id_of
@@ -103,10 +104,13 @@ class ActorHost:
             creation.actor_id, name, creation.depth, creation.resources
         )
         self._main.mark_output(creation.class_name)
+        if self._main.broken is not None:
+            error = encode(to_wire(self._main.broken))
+            started = ActorStarted(error, str(self._main.broken))
+            self._runtime.shared.agent.send(started)
+            return
         started = ActorStarted(b"", "")
         try:
-            if self._main.broken is not None:
-                raise self._main.broken
             cls = cloudpickle.loads(creation.class_bytes)
             args, kwargs = self._arguments()
             self._prepare(cls)

@@ -24,7 +24,6 @@ def run_hook(hook: str) -> RuntimeEnvSetupError | None:
     try:
         _load(hook)()
     except BaseException as error:  # the worker lives on, to say what is wrong
-        traceback.print_exc()
         text = traceback.format_exc().rstrip()
         return RuntimeEnvSetupError(
             f"worker_process_setup_hook raised {type(error).__name__}: {error}\n{text}"
