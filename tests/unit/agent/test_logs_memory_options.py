@@ -191,6 +191,7 @@ def test_variables_of_a_runtime_environment_win_and_the_token_is_left_out() -> N
         "PATH": "/bin",
         "A": "1",
         "OMP_NUM_THREADS": "1",
+        "SPARKRAY_OMP_FOLLOWS_CPUS": "1",
         "SPARKRAY_TOKEN_FILE": "/token",
     }
     assert environment_of("", {"OMP_NUM_THREADS": "8"}, "")["OMP_NUM_THREADS"] == "8"
