@@ -34,6 +34,18 @@ if TYPE_CHECKING:
     from sparkray.api.objects import get as get
     from sparkray.api.objects import put as put
     from sparkray.api.objects import wait as wait
+    from sparkray.api.placement_group import (
+        get_current_placement_group as get_current_placement_group,
+    )
+    from sparkray.api.placement_group import get_placement_group as get_placement_group
+    from sparkray.api.placement_group import placement_group as placement_group
+    from sparkray.api.placement_group import (
+        placement_group_table as placement_group_table,
+    )
+    from sparkray.api.placement_group import (
+        remove_placement_group as remove_placement_group,
+    )
+    from sparkray.api.placement_handle import PlacementGroup as PlacementGroup
     from sparkray.api.remote_function import RemoteFunction as RemoteFunction
     from sparkray.api.remote_function import remote as remote
     from sparkray.api.session import Context as Context
@@ -42,6 +54,9 @@ if TYPE_CHECKING:
     from sparkray.api.session import shutdown as shutdown
     from sparkray.api.strategies import (
         NodeAffinitySchedulingStrategy as NodeAffinitySchedulingStrategy,
+    )
+    from sparkray.api.strategies import (
+        PlacementGroupSchedulingStrategy as PlacementGroupSchedulingStrategy,
     )
     from sparkray.runtime.refs import ObjectRef as ObjectRef
     from sparkray.runtime.refs import ObjectRefGenerator as ObjectRefGenerator
@@ -52,9 +67,16 @@ _HOMES = {
     "sparkray.api.context": "RuntimeContext get_runtime_context",
     "sparkray.api.cluster_info": "available_resources cluster_resources nodes",
     "sparkray.api.objects": "cancel get put wait",
+    "sparkray.api.placement_group": (
+        "get_current_placement_group get_placement_group placement_group"
+        " placement_group_table remove_placement_group"
+    ),
+    "sparkray.api.placement_handle": "PlacementGroup",
     "sparkray.api.remote_function": "RemoteFunction remote",
     "sparkray.api.session": "Context init is_initialized shutdown",
-    "sparkray.api.strategies": "NodeAffinitySchedulingStrategy",
+    "sparkray.api.strategies": (
+        "NodeAffinitySchedulingStrategy PlacementGroupSchedulingStrategy"
+    ),
     "sparkray.runtime.refs": "ObjectRef ObjectRefGenerator",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

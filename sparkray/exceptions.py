@@ -5,6 +5,7 @@ SparkrayError
 ├── TaskCancelledError           `cancel` ended the task
 ├── GetTimeoutError              not ready yet; asking again may succeed
 ├── UnschedulableError           no node could ever run this: ask for less or add one
+├── PlacementGroupRemovedError   the task's placement group is gone: make another
 ├── PendingCallsLimitExceeded    the actor's queue is full: wait for some calls first
 ├── RuntimeEnvSetupError         the runtime environment could not be built
 ├── ObjectStoreFullError         the store is full of objects that are in use
@@ -258,6 +259,10 @@ class UnschedulableError(SparkrayError):
             f"no node can satisfy {self.request}; the largest node has"
             f" {self.largest_node}: {hint}"
         )
+
+
+class PlacementGroupRemovedError(SparkrayError):
+    """The placement group that a task was to run in was removed."""
 
 
 class PendingCallsLimitExceeded(SparkrayError):

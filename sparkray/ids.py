@@ -28,6 +28,7 @@ WORKER_ID_BYTES = 16
 TASK_ID_BYTES = WORKER_ID_BYTES + 8
 OBJECT_ID_BYTES = TASK_ID_BYTES + 4
 LEASE_ID_BYTES = 16
+GROUP_ID_BYTES = 16
 
 
 def new_cluster_id() -> ClusterID:
@@ -48,6 +49,11 @@ def new_worker_id() -> WorkerID:
 
 def new_lease_id() -> LeaseID:
     return LeaseID(os.urandom(LEASE_ID_BYTES))
+
+
+def new_group_id() -> bytes:
+    """Return an id for a placement group."""
+    return os.urandom(GROUP_ID_BYTES)
 
 
 def task_id(owner: WorkerID, number: int) -> TaskID:

@@ -29,7 +29,7 @@ from sparkray.agent.state.workers import PoolKey, Worker
 from sparkray.config import Settings
 from sparkray.exceptions import ClusterError, RuntimeEnvSetupError, SparkrayError
 from sparkray.ids import new_lease_id
-from sparkray.protocol import control
+from sparkray.protocol import control, placement
 from sparkray.protocol.messages import (
     CallFailed,
     Lease,
@@ -284,6 +284,25 @@ class LeaseDesk:
                 return
             await asyncio.sleep(pause_s)
 
+    # --- placement groups -------------------------------------------------------------
+
+    def reserve(self, request: placement.ReserveBundles) -> bool:
+        """Set bundles aside, all or none; False if they do not fit now."""
+        bundles = self.table.bundles
+        done = bundles.reserve(request.group_id, request.attempt, request.bundles)
+        self._around.changed()
+        return done
+
+    def return_bundles(self, request: placement.ReturnBundles) -> None:
+        self.feed(
+            e.BundlesReturned(
+                request.group_id, request.attempt, request.indexes, request.reason
+            )
+        )
+
+    def learn_groups(self, rows: list[placement.GroupRow]) -> None:
+        self.feed(e.GroupsChanged(rows))
+
     # --- the node's own news ----------------------------------------------------------
 
     def worker_gone(self, worker_id: bytes) -> None:
@@ -335,6 +354,8 @@ class LeaseDesk:
                 self._around.spawn(self._spill(effect, caller))
         elif isinstance(effect, e.StartWorkers):
             self._fleet.start(effect.key, effect.count)
+        elif isinstance(effect, e.EndWorker):
+            self._fleet.kill(effect.worker_id, "signal", effect.reason)
         else:
             member = self._around.members.get(effect.worker_id)
             if member is not None:

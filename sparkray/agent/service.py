@@ -448,6 +448,8 @@ class AgentService:
             self.jobs.show(logs.job_id, lines)
         elif item.actors is not None:
             self.actors.learn(item.actors)
+        elif item.groups is not None:
+            self.leases.learn_groups(item.groups)
         elif item.shutdown is not None:
             self._finish("the head asked this node to end")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sparkray.protocol import actors as a
 from sparkray.protocol import control as c
+from sparkray.protocol import placement as g
 
 if TYPE_CHECKING:
     from sparkray.agent.service import AgentService
@@ -40,6 +41,13 @@ class AgentServicer:
 
     async def become_actor(self, request: a.BecomeActor) -> c.Ok:
         self._agent.actors.become(request)
+        return c.Ok()
+
+    async def reserve_bundles(self, request: g.ReserveBundles) -> g.BundlesReserved:
+        return g.BundlesReserved(self._agent.leases.reserve(request))
+
+    async def return_bundles(self, request: g.ReturnBundles) -> c.Ok:
+        self._agent.leases.return_bundles(request)
         return c.Ok()
 
     async def free_objects(self, request: c.FreePeerObjects) -> c.Ok:

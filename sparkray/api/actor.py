@@ -171,6 +171,7 @@ class ActorClass:
                 method_groups={},
                 max_pending=chosen.max_pending_calls,
                 in_order=chosen.in_order,
+                inherits=chosen.inherits,
             )
             self._runtime = runtime
         return self._template

@@ -30,6 +30,7 @@ class ActorOptions:
     in_order: bool
     runtime_env: str
     strategy: Strategy
+    inherits: bool  #: whether it may be captured by its creator's placement group
     groups: dict[str, int] = field(default_factory=dict)
 
 
@@ -132,8 +133,9 @@ def resolve(checked: Mapping[str, Any]) -> ActorOptions:
     for resource, option in options.RESERVED.items():
         if option in checked:
             amounts[resource] = checked[option]
+    needs = resources.from_user(amounts)
     return ActorOptions(
-        resources=resources.from_user(amounts),
+        resources=needs,
         name=name,
         namespace=checked.get("namespace", ""),
         detached=checked.get("lifetime") == "detached",
@@ -144,8 +146,7 @@ def resolve(checked: Mapping[str, Any]) -> ActorOptions:
         max_pending_calls=checked.get("max_pending_calls", -1),
         in_order=not checked.get("allow_out_of_order_execution", False),
         runtime_env=runtime_env.normalize(checked.get("runtime_env")),
-        strategy=options.resolve_strategy(
-            checked.get("scheduling_strategy", "DEFAULT")
-        ),
+        strategy=options.resolve_strategy(checked.get("scheduling_strategy"), needs),
+        inherits="scheduling_strategy" not in checked,
         groups=dict(checked.get("concurrency_groups", {})),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkray.api.actor import handle_from
+from sparkray.api.placement_group import current_group_id
 from sparkray.resources import to_user
 from sparkray.runtime import core
 from sparkray.runtime.context import running
@@ -40,6 +41,10 @@ class RuntimeContext:
     def get_actor_name(self) -> str | None:
         """Return the actor's name, "" if it has none; None outside of actors."""
         return running.actor.name if running.actor else None
+
+    def get_placement_group_id(self) -> str | None:
+        """Return the id of the placement group that this runs in; None outside."""
+        return current_group_id().hex() or None
 
     @property
     def was_current_actor_reconstructed(self) -> bool:

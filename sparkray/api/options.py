@@ -13,7 +13,10 @@ from typing import Any, Final
 
 from sparkray import resources
 from sparkray.api import runtime_env
-from sparkray.api.strategies import NodeAffinitySchedulingStrategy
+from sparkray.api.strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from sparkray.protocol.messages import Strategy
 
 STREAMING: Final = -1
@@ -40,6 +43,7 @@ class TaskOptions:
     runtime_env: str  #: canonical JSON, "" for the submitter's
     strategy: Strategy
     backpressure: int  #: items that may wait unconsumed; 0 for no limit
+    inherits: bool  #: whether it may be captured by its parent's placement group
 
 
 def _amount(option: str, value: object) -> None:
@@ -108,12 +112,14 @@ def _runtime_env(option: str, value: object) -> None:
 
 
 def _strategy(option: str, value: object) -> None:
-    if isinstance(value, NodeAffinitySchedulingStrategy):
+    if isinstance(
+        value, (NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy)
+    ):
         return
     if not isinstance(value, str):
         raise TypeError(
-            f"{option} must be 'DEFAULT', 'SPREAD' or a"
-            f" NodeAffinitySchedulingStrategy, not {value!r}"
+            f"{option} must be 'DEFAULT', 'SPREAD', a NodeAffinitySchedulingStrategy"
+            f" or a PlacementGroupSchedulingStrategy, not {value!r}"
         )
     if value not in ("DEFAULT", "SPREAD"):
         raise ValueError(f"{option} must be 'DEFAULT' or 'SPREAD', not {value!r}")
@@ -176,16 +182,18 @@ def resolve(checked: Mapping[str, Any], *, is_generator: bool) -> TaskOptions:
             "generator_backpressure_num_objects is of use to streaming generators only"
         )
     retry = checked.get("retry_exceptions", False)
+    needs = _resolve_resources(checked)
     return TaskOptions(
-        resources=_resolve_resources(checked),
+        resources=needs,
         num_returns=num_returns,
         max_retries=checked.get("max_retries", DEFAULT_MAX_RETRIES),
         retry_exceptions=retry if isinstance(retry, bool) else tuple(retry),
         max_calls=checked.get("max_calls", 0),
         name=checked.get("name", ""),
         runtime_env=runtime_env.normalize(checked.get("runtime_env")),
-        strategy=resolve_strategy(checked.get("scheduling_strategy", "DEFAULT")),
+        strategy=resolve_strategy(checked.get("scheduling_strategy"), needs),
         backpressure=backpressure,
+        inherits="scheduling_strategy" not in checked,
     )
 
 
@@ -210,9 +218,32 @@ def _resolve_resources(checked: Mapping[str, Any]) -> resources.Vector:
     return resources.from_user(amounts)
 
 
-def resolve_strategy(asked: str | NodeAffinitySchedulingStrategy) -> Strategy:
+def resolve_strategy(
+    asked: str
+    | NodeAffinitySchedulingStrategy
+    | PlacementGroupSchedulingStrategy
+    | None,
+    needs: resources.Vector,
+) -> Strategy:
+    """Turn a strategy into the runtime's terms.
+
+    Raises:
+        ValueError: ``needs`` do not fit into any bundle of a placement group.
+    """
+    if asked is None:
+        return Strategy()
     if isinstance(asked, str):
         return Strategy(asked)
+    if isinstance(asked, PlacementGroupSchedulingStrategy):
+        if asked.placement_group is None:
+            return Strategy()
+        asked.check_room(needs)
+        return Strategy(
+            "GROUP",
+            group_id=asked.placement_group.id,
+            bundle=asked.placement_group_bundle_index,
+            capture=asked.placement_group_capture_child_tasks,
+        )
     return Strategy("NODE", bytes.fromhex(asked.node_id), asked.soft)
 
 

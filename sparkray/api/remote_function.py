@@ -140,6 +140,7 @@ class RemoteFunction(Generic[_P, _R]):
             retry_exceptions=chosen.retry_exceptions,
             max_calls=chosen.max_calls,
             backpressure=chosen.backpressure,
+            inherits=chosen.inherits,
         )
         self._runtime = runtime
         return runtime
@@ -187,8 +188,8 @@ def remote(*positional: Any, **given: Any) -> Any:
         name: what to call the task in messages and logs.
         runtime_env: a dict of ``env_vars``, ``working_dir``, ``py_modules``,
             ``excludes``, ``pip``, ``worker_process_setup_hook`` and ``config``.
-        scheduling_strategy: ``"DEFAULT"``, ``"SPREAD"``, or a
-            `sparkray.util.scheduling_strategies.NodeAffinitySchedulingStrategy`.
+        scheduling_strategy: ``"DEFAULT"``, ``"SPREAD"``, or one of the strategies in
+            `sparkray.util.scheduling_strategies`.
         generator_backpressure_num_objects: a streaming task pauses when so many of its
             items have not been taken.
 

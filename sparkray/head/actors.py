@@ -14,6 +14,7 @@ import msgspec
 from sparkray.exceptions import SparkrayError, UnschedulableError
 from sparkray.head.state import actors as state
 from sparkray.head.state.actors import Actor, ActorTable
+from sparkray.head.state.placement import Group, GroupState
 from sparkray.protocol import actors as p
 from sparkray.protocol import codec, control
 from sparkray.protocol.control import NodeInfo
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 #: How long one agent may look for a worker before others are tried.
 LEASE_WAIT_S: Final = 2.0
+#: Other bundles of its group may have room for an actor at once.
+GROUP_WAIT_S: Final = 0.5
 LEASE_CALL_S: Final = 30.0
 CALL_S: Final = 10.0
 #: How long to pause when nobody can give a worker now.
@@ -44,6 +47,7 @@ class ActorDesk:
         tell: sends rows to all agents.
         spawn: runs a coroutine beside everything else.
         infeasible_timeout_s: how long an actor that fits no node waits for a new one.
+        group: the placement group of an id, None if there is none.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class ActorDesk:
         tell: Callable[[list[p.ActorRow]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         infeasible_timeout_s: float,
+        group: Callable[[bytes], Group | None],
     ) -> None:
         self.table = ActorTable()
         self._turn = itertools.count(1)
@@ -61,6 +66,8 @@ class ActorDesk:
         self._alive, self._call_agent = alive, call_agent
         self._tell, self._spawn = tell, spawn
         self._infeasible_timeout_s = infeasible_timeout_s
+        self._group = group
+        self._turn = 0
 
     def create(self, request: p.CreateActor) -> p.ActorRow:
         creation = msgspec.msgpack.decode(request.creation, type=p.ActorCreation)
@@ -88,7 +95,12 @@ class ActorDesk:
         waited_since: float | None = None
         loop = asyncio.get_running_loop()
         while self.table._is_starting(actor, incarnation):
-            node, fitting = self._choose(actor.request)
+            if actor.request.spec.strategy.group_id:
+                node, fitting = self._choose_in_group(actor.request), True
+                if self._without_group(actor, incarnation):
+                    return
+            else:
+                node, fitting = self._choose(actor.request)
             if node is None and not fitting:
                 waited_since = waited_since or loop.time()
                 if loop.time() - waited_since >= self._infeasible_timeout_s:
@@ -102,12 +114,13 @@ class ActorDesk:
 
     async def _try(self, actor: Actor, incarnation: int, node: NodeInfo) -> bool:
         """Ask one node; return whether the actor needs no other attempt."""
+        strategy = actor.request.spec.strategy
         request = control.LeaseFromPeer(
             request_id=os.urandom(16),
             spec=_lease_spec(actor.request.spec),
             count=1,
             holder=Address(actor.request.actor_id[:16], b"", "", "", 0),
-            wait_s=LEASE_WAIT_S,
+            wait_s=GROUP_WAIT_S if strategy.group_id else LEASE_WAIT_S,
         )
         try:
             answer = await self._call_agent(
@@ -178,6 +191,31 @@ class ActorDesk:
             self._turns[chosen.node_id] = next(self._turn)
         return chosen, True
 
+    def _choose_in_group(self, request: p.CreateActor) -> NodeInfo | None:
+        """Return the node of its bundle; for any bundle, those with room take turns."""
+        strategy, needs = request.spec.strategy, request.spec.resources
+        group = self._group(strategy.group_id)
+        if group is None:
+            return None
+        places = {
+            node_id
+            for index, node_id in enumerate(group.nodes)
+            if strategy.bundle in (-1, index)
+            and fits(needs, group.request.bundles[index])
+        }
+        nodes = [node for node in self._alive() if node.node_id in places]
+        self._turn += 1
+        return nodes[self._turn % len(nodes)] if nodes else None
+
+    def _without_group(self, actor: Actor, incarnation: int) -> bool:
+        """End an actor whose placement group is gone; return whether that is so."""
+        group = self._group(actor.request.spec.strategy.group_id)
+        if group is not None and group.state is not GroupState.REMOVED:
+            return False
+        reason = "its placement group was removed"
+        self.perform(self.table.unplaceable(actor, incarnation, reason, b""))
+        return True
+
     def _give_up(self, actor: Actor, incarnation: int) -> None:
         wanted = describe(actor.request.spec.resources)
         nodes = self._alive()
@@ -190,7 +228,9 @@ class ActorDesk:
 
 
 def _lease_spec(spec: LeaseSpec) -> LeaseSpec:
-    return msgspec.structs.replace(spec, strategy=Strategy(ACTOR))
+    asked = spec.strategy
+    strategy = Strategy(ACTOR, group_id=asked.group_id, bundle=asked.bundle)
+    return msgspec.structs.replace(spec, strategy=strategy)
 
 
 def _wire(error: Exception) -> bytes:

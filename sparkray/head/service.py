@@ -20,6 +20,7 @@ from sparkray.config import Settings
 from sparkray.exceptions import ProtocolError, SparkrayError
 from sparkray.head.actors import ActorDesk
 from sparkray.head.outbox import Outbox
+from sparkray.head.placement import PlacementDesk
 from sparkray.head.state import nodes as node_state
 from sparkray.head.state.jobs import JobTable
 from sparkray.head.state.kv import KVTable
@@ -92,6 +93,14 @@ class HeadService:
             tell=lambda rows: self._tell_all(DownItem(actors=rows)),
             spawn=self._spawn,
             infeasible_timeout_s=settings.infeasible_timeout_s,
+            group=lambda group_id: self.groups.table.groups.get(group_id),
+        )
+        self.groups = PlacementDesk(
+            alive=self.nodes.alive,
+            call_agent=self._call_agent,
+            tell=lambda rows: self._tell_all(DownItem(groups=rows)),
+            spawn=self._spawn,
+            end_actors=self._end_actors_of_group,
         )
         self._tick_s = min(0.25, settings.node_timeout_s / 4)
         self._token = token
@@ -162,6 +171,10 @@ class HeadService:
         if self.jobs.end(job_id, time.time()):
             self._tell_all(DownItem(job_ended=control.JobEnded(job_id)))
             self.actors.perform(self.actors.table.job_ended(job_id))
+            self.groups.perform(self.groups.table.job_ended(job_id))
+
+    def _end_actors_of_group(self, group_id: bytes, reason: str) -> None:
+        self.actors.perform(self.actors.table.group_removed(group_id, reason))
 
     def create_actor(self, request: CreateActor) -> ActorRow:
         """Take an actor in; a detached one gets a job of its own, which outlives that
@@ -191,7 +204,7 @@ class HeadService:
             uptime_s=time.monotonic() - self._started_s,
             nodes=self.nodes.all(),
             jobs=self.jobs.all(),
-            demand=self.nodes.demand(),
+            demand=self.nodes.demand() + self.groups.table.demand(),
         )
 
     async def list_objects(self) -> control.ObjectList:
@@ -259,6 +272,8 @@ class HeadService:
         link.outbox.put_view(self._encoded_view())
         if rows := self.actors.rows():
             _send([link.outbox], DownItem(actors=rows))
+        if groups := self.groups.rows():
+            _send([link.outbox], DownItem(groups=groups))
         if self._ending and not self._is_own(link):
             _send([link.outbox], _END)
         return link
@@ -337,6 +352,7 @@ class HeadService:
         for effect in effects:
             if isinstance(effect, node_state.ViewChanged):
                 self._send_view_soon()
+                self.groups.wake()
             else:
                 self._bury(effect.node_id, effect.reason)
 
@@ -349,7 +365,9 @@ class HeadService:
             self._spawn(peer.close())
         for job_id in self.jobs.of_node(node_id):
             self.end_job(job_id)
+        self.groups.perform(self.groups.table.node_gone(node_id))
         self.actors.perform(self.actors.table.node_gone(node_id, reason))
+        self.groups.wake()
 
     def _tell_all(self, item: DownItem) -> None:
         _send([link.outbox for link in self._links.values()], item)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from sparkray.head.service import HeadService
 from sparkray.protocol import actors as a
 from sparkray.protocol import control as c
+from sparkray.protocol import placement as g
 from sparkray.transport.server import Calls
 
 
@@ -75,6 +76,26 @@ class HeadServicer:
     async def owner_gone(self, request: a.OwnerGone) -> c.Ok:
         actors = self._head.actors
         actors.perform(actors.table.owner_gone(request.worker_id))
+        return c.Ok()
+
+    async def create_placement_group(
+        self, request: g.CreatePlacementGroup
+    ) -> g.GroupRow:
+        return self._head.groups.create(request)
+
+    async def get_placement_group(self, request: g.GetPlacementGroup) -> g.GroupRow:
+        return self._head.groups.get(request)
+
+    async def wait_placement_group(self, request: g.WaitPlacementGroup) -> g.GroupRow:
+        return await self._head.groups.wait(request)
+
+    async def list_placement_groups(
+        self, request: g.ListPlacementGroups
+    ) -> g.GroupList:
+        return g.GroupList(self._head.groups.rows())
+
+    async def remove_placement_group(self, request: g.RemovePlacementGroup) -> c.Ok:
+        self._head.groups.remove(request.group_id)
         return c.Ok()
 
     async def shutdown(self, request: c.Shutdown) -> c.Ok:

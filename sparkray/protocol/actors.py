@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from sparkray.protocol.records import Address, LeaseSpec
+from sparkray.protocol.records import Address, LeaseSpec, Strategy
 from sparkray.protocol.task_channel import Argument
 
 #: States of an actor, as told to callers.
@@ -45,6 +45,7 @@ class ActorCreation(msgspec.Struct, array_like=True, frozen=True):
     groups: dict[str, int]  #: concurrency groups: name -> calls at a time
     method_groups: dict[str, str]
     handle: bytes  #: what `get_actor` needs to make a handle
+    strategy: Strategy = Strategy()
 
 
 class CreateActor(msgspec.Struct):

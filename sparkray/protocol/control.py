@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparkray.protocol import actors
+from sparkray.protocol import actors, placement
 from sparkray.protocol.actors import ActorRow
 from sparkray.protocol.messages import (
     Address,
@@ -17,6 +17,7 @@ from sparkray.protocol.messages import (
     LeaseSpec,
     ObjectRow,
 )
+from sparkray.protocol.placement import GroupRow
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
@@ -454,6 +455,7 @@ class DownItem(msgspec.Struct):
     logs: LogBatch | None = None
     shutdown: Shutdown | None = None
     actors: list[ActorRow] | None = None
+    groups: list[GroupRow] | None = None
 
 
 #: Head calls that a runtime or the command line may make: name -> (request, answer).
@@ -462,6 +464,11 @@ HEAD_CALLS: dict[str, tuple[type, type]] = {
     "GetActor": (actors.GetActor, actors.NamedActor),
     "ListActors": (actors.ListActors, actors.ActorList),
     "KillActor": (actors.KillActor, Ok),
+    "CreatePlacementGroup": (placement.CreatePlacementGroup, GroupRow),
+    "GetPlacementGroup": (placement.GetPlacementGroup, GroupRow),
+    "WaitPlacementGroup": (placement.WaitPlacementGroup, GroupRow),
+    "ListPlacementGroups": (placement.ListPlacementGroups, placement.GroupList),
+    "RemovePlacementGroup": (placement.RemovePlacementGroup, Ok),
     "ListNodes": (ListNodes, NodeList),
     "ListJobs": (ListJobs, JobList),
     "Status": (ClusterStatus, StatusReport),
@@ -486,6 +493,8 @@ HEAD_AGENT_CALLS: dict[str, tuple[type, type]] = {
 #: Calls between agents (the head makes ListObjects too).
 AGENT_CALLS: dict[str, tuple[type, type]] = {
     "BecomeActor": (actors.BecomeActor, Ok),
+    "ReserveBundles": (placement.ReserveBundles, placement.BundlesReserved),
+    "ReturnBundles": (placement.ReturnBundles, Ok),
     "Lease": (LeaseFromPeer, PeerLeases),
     "ReturnLease": (ReturnPeerLease, Ok),
     "KillWorker": (KillPeerWorker, Ok),

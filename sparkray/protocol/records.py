@@ -37,11 +37,19 @@ class JobConfig(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Strategy(msgspec.Struct, array_like=True, frozen=True):
-    """Where a task may run.  ``kind``: DEFAULT, SPREAD, or NODE with the rest set."""
+    """Where a task may run.
+
+    ``kind``: DEFAULT, SPREAD, NODE with ``node_id`` and ``soft``, GROUP, or ACTOR for
+    leases that last as long as an actor.  Whatever has a ``group_id`` runs inside that
+    placement group.
+    """
 
     kind: str = "DEFAULT"
     node_id: bytes = b""
     soft: bool = False
+    group_id: bytes = b""
+    bundle: int = -1  #: index in the group; -1 for any
+    capture: bool = False  #: what a task inside submits runs in the group as well
 
 
 class LeaseSpec(msgspec.Struct, array_like=True, frozen=True):

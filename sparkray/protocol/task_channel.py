@@ -7,6 +7,7 @@ import msgspec
 from sparkray.protocol.records import (
     Address,
     ObjectSource,
+    Strategy,
 )
 
 
@@ -44,6 +45,7 @@ class DefineTask(msgspec.Struct, array_like=True, tag=41):
     depth: int
     method: str = ""  #: of an actor, instead of a function
     group: str = ""  #: its concurrency group, "" for the default one
+    strategy: Strategy = Strategy()
 
 
 class Argument(msgspec.Struct, array_like=True):

@@ -174,6 +174,9 @@ class Actors:
         depth = 0 if current is None else current.depth + 1
         runtime_env = template.runtime_env or shared.runtime_env
         namespace = template.namespace or shared.config.namespace
+        strategy = template.strategy
+        if template.inherits and current is not None:
+            strategy = current.captures or strategy
         creation = p.ActorCreation(
             actor_id=actor_id,
             class_bytes=class_bytes,
@@ -191,6 +194,7 @@ class Actors:
             groups=template.groups,
             method_groups=template.method_groups,
             handle=template.handle,
+            strategy=strategy,
         )
         return p.CreateActor(
             actor_id=actor_id,
@@ -205,7 +209,7 @@ class Actors:
                 job_id=shared.attached.job_id,
                 runtime_env=runtime_env,
                 resources=template.resources,
-                strategy=template.strategy,
+                strategy=strategy,
                 depth=depth,
             ),
             creation=encode(creation),

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import contextvars
 
+from sparkray.protocol.records import Strategy
 from sparkray.resources import Vector
+
+_ANYWHERE = Strategy()
 
 
 class ActorIdentity:
     """The actor that this process is."""
 
-    __slots__ = ("actor_id", "handle", "incarnation", "name", "resources")
+    __slots__ = (
+        "actor_id",
+        "handle",
+        "incarnation",
+        "name",
+        "resources",
+        "strategy",
+    )
 
     def __init__(
         self,
@@ -19,26 +29,43 @@ class ActorIdentity:
         incarnation: int,
         resources: Vector,
         handle: bytes,
+        strategy: Strategy = _ANYWHERE,
     ) -> None:
         self.actor_id = actor_id
         self.name = name
         self.incarnation = incarnation
         self.resources = resources
         self.handle = handle  #: data to make a handle from
+        self.strategy = strategy
 
 
 class RunningTask:
     """A task, or a call of an actor's method, that this process executes now."""
 
-    __slots__ = ("depth", "name", "resources", "task_id")
+    __slots__ = ("captures", "depth", "group_id", "name", "resources", "task_id")
 
     def __init__(
-        self, task_id: bytes, name: str, depth: int, resources: Vector
+        self,
+        task_id: bytes,
+        name: str,
+        depth: int,
+        resources: Vector,
+        group_id: bytes = b"",
+        captures: Strategy | None = None,
     ) -> None:
         self.task_id = task_id
         self.name = name
         self.depth = depth
         self.resources = resources
+        self.group_id = group_id  #: the placement group that it runs in, or b""
+        self.captures = captures  #: what it submits runs so, unless that says otherwise
+
+
+def captures(strategy: Strategy) -> Strategy | None:
+    """Return the strategy that tasks inside of one with ``strategy`` inherit."""
+    if not (strategy.group_id and strategy.capture):
+        return None
+    return Strategy("GROUP", group_id=strategy.group_id, capture=True)
 
 
 _of_thread: contextvars.ContextVar[RunningTask | None] = contextvars.ContextVar(

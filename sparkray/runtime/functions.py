@@ -36,11 +36,13 @@ class TaskTemplate:
         retry_exceptions: retry on any exception, or on these classes.
         max_calls: the worker ends after so many calls; 0 without limit.
         backpressure: streaming: how many items may wait unconsumed; 0 without limit.
+        inherits: whether a placement group that captures child tasks captures it.
     """
 
     __slots__ = (
         "backpressure",
         "function",
+        "inherits",
         "max_calls",
         "max_retries",
         "name",
@@ -67,6 +69,7 @@ class TaskTemplate:
         retry_exceptions: bool | tuple[type[BaseException], ...],
         max_calls: int,
         backpressure: int,
+        inherits: bool = False,
     ) -> None:
         self.function = function
         self.name = name
@@ -80,7 +83,8 @@ class TaskTemplate:
         self.backpressure = backpressure
         self.runtime: Any = None  #: the runtime that `state` belongs to
         self.state: Any = None  #: the one used last
-        self.states: dict[int, Any] = {}  #: by nesting depth
+        self.inherits = inherits
+        self.states: dict[Any, Any] = {}  #: by nesting depth and inherited strategy
 
 
 class MethodTemplate:
@@ -145,6 +149,7 @@ class ActorTemplate:
         method_groups: dict[str, str] | None = None,
         max_pending: int = -1,
         in_order: bool = True,
+        inherits: bool = False,
     ) -> None:
         self.cls = cls
         self.class_name = class_name
@@ -162,6 +167,7 @@ class ActorTemplate:
         self.method_groups = method_groups or {}
         self.max_pending = max_pending
         self.in_order = in_order
+        self.inherits = inherits
         self._pickled: tuple[bytes, list[ObjectRef]] | None = None
 
     def pickled(self) -> tuple[bytes, list[ObjectRef]]:

@@ -110,8 +110,10 @@ class Submitter:
             state is None
             or template.runtime is not self.templates
             or state.depth != depth
+            or (current is not None and state.captured != current.captures)
         ):
-            state = self.templates.state_of(template, depth)
+            captured = None if current is None else current.captures
+            state = self.templates.state_of(template, depth, captured)
         return self.start(state, current, args, kwargs, None)
 
     def start(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkray.protocol.messages import DefineTask, LeaseSpec
+from sparkray.protocol.messages import DefineTask, LeaseSpec, Strategy
 from sparkray.runtime.functions import TaskTemplate, pickle_function
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.refs import ObjectRef
@@ -23,17 +23,29 @@ class Templates:
         #: By resources, environment, strategy and depth; guarded by the runtime's lock.
         self.keys: dict[Any, KeyQueue] = {}
 
-    def state_of(self, template: TaskTemplate, depth: int) -> TemplateState:
-        """Return our state of a template; its depth may differ from call to call."""
+    def state_of(
+        self, template: TaskTemplate, depth: int, captured: Strategy | None
+    ) -> TemplateState:
+        """Return our state of a template.
+
+        Its depth may differ from call to call, and so may the placement group that
+        captures what the running task submits.
+        """
         if template.runtime is not self:
             template.runtime, template.states = self, {}
-        state = template.states.get(depth)
+        state = template.states.get((depth, captured))
         if state is None:
-            state = template.states[depth] = self._make_state(template, depth)
+            state = self._make_state(template, depth, captured)
+            template.states[depth, captured] = state
         template.state = state
         return state
 
-    def _make_state(self, template: TaskTemplate, depth: int) -> TemplateState:
+    def _make_state(
+        self, template: TaskTemplate, depth: int, captured: Strategy | None
+    ) -> TemplateState:
+        strategy = template.strategy
+        if captured is not None and template.inherits:
+            strategy = captured
         known: TemplateState | None = next(iter(template.states.values()), None)
         if known is not None:
             function_hash, data = known.define.function_hash, known.define.function
@@ -45,11 +57,12 @@ class Templates:
         runtime_env = template.runtime_env or self._shared.runtime_env
         with self._shared.lock:
             number = self.new_number()
-            key = self._key(template, runtime_env, depth)
+            key = self._key(template, runtime_env, depth, strategy)
             state = TemplateState(number, template.name, key, depth)
             state.pinned = (
                 known.pinned if known else [self._pinned(ref) for ref in refs]
             )
+        state.captured = captured
         state.num_returns = template.num_returns
         state.max_retries = template.max_retries
         state.retry_exceptions = template.retry_exceptions
@@ -66,6 +79,7 @@ class Templates:
             batch=state.batch,
             backpressure=template.backpressure,
             depth=depth,
+            strategy=strategy,
         )
         return state
 
@@ -74,8 +88,13 @@ class Templates:
         self._count += 1
         return self._count
 
-    def _key(self, template: TaskTemplate, runtime_env: str, depth: int) -> KeyQueue:
-        strategy = template.strategy
+    def _key(
+        self,
+        template: TaskTemplate,
+        runtime_env: str,
+        depth: int,
+        strategy: Strategy,
+    ) -> KeyQueue:
         shape = (
             tuple(sorted(template.resources.items())),
             runtime_env,

@@ -34,6 +34,7 @@ KINDS: Final[Mapping[type[BaseException], str]] = {
     exceptions.TaskCancelledError: "CANCELLED",
     exceptions.GetTimeoutError: "DEADLINE_EXCEEDED",
     exceptions.UnschedulableError: "FAILED_PRECONDITION",
+    exceptions.PlacementGroupRemovedError: "FAILED_PRECONDITION",
     exceptions.PendingCallsLimitExceeded: "RESOURCE_EXHAUSTED",
     exceptions.RuntimeEnvSetupError: "FAILED_PRECONDITION",
     exceptions.ObjectStoreFullError: "RESOURCE_EXHAUSTED",

@@ -1,5 +1,5 @@
 """Scheduling strategies beside the words ``"DEFAULT"`` and ``"SPREAD"``."""
 
-from sparkray import NodeAffinitySchedulingStrategy
+from sparkray import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-__all__ = ["NodeAffinitySchedulingStrategy"]
+__all__ = ["NodeAffinitySchedulingStrategy", "PlacementGroupSchedulingStrategy"]

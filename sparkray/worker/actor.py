@@ -34,7 +34,7 @@ from sparkray.protocol.messages import (
     TaskReplied,
 )
 from sparkray.runtime.actor_exit import ActorExit
-from sparkray.runtime.context import ActorIdentity, RunningTask, running
+from sparkray.runtime.context import ActorIdentity, RunningTask, captures, running
 from sparkray.runtime.core import Runtime
 from sparkray.runtime.functions import STREAMING
 from sparkray.transport.channel import Channel
@@ -99,9 +99,15 @@ class ActorHost:
             self._incarnation,
             creation.resources,
             creation.handle,
+            creation.strategy,
         )
         running.main = RunningTask(
-            creation.actor_id, name, creation.depth, creation.resources
+            creation.actor_id,
+            name,
+            creation.depth,
+            creation.resources,
+            creation.strategy.group_id,
+            captures(creation.strategy),
         )
         self._main.mark_output(creation.class_name)
         if self._main.broken is not None:
@@ -230,6 +236,8 @@ class ActorHost:
             define.name,
             define.depth,
             self._creation.resources,
+            define.strategy.group_id,
+            template.captures,
         )
 
     # --- event loop ---

@@ -17,6 +17,7 @@ from sparkray.protocol.messages import (
     TaskDone,
     TaskReplied,
 )
+from sparkray.runtime.context import captures, running
 from sparkray.runtime.core import Runtime
 from sparkray.runtime.refs import collecting
 from sparkray.store.serialize import deserialize, serialize
@@ -28,12 +29,13 @@ from sparkray.worker.results import Answers, Results, reply
 class Template:
     """A task definition as kept here: the function is loaded when first run."""
 
-    __slots__ = ("calls", "define", "function")
+    __slots__ = ("calls", "captures", "define", "function")
 
     def __init__(self, define: DefineTask) -> None:
         self.define = define
         self.function: Callable[..., Any] | None = None
         self.calls = 0
+        self.captures = captures(define.strategy)
 
 
 class Calls:
@@ -52,6 +54,8 @@ class Calls:
         if message.function is not None:
             self._functions.setdefault(message.function_hash, message.function)
             message.function = None
+        if message.method and running.actor is not None:
+            message.strategy = running.actor.strategy
         channel.peer.templates[message.template] = Template(message)
 
     def function_of(self, template: Template) -> Callable[..., Any]:

@@ -242,7 +242,12 @@ class Executor:
         template: Template = channel.peer.templates[task.template]
         define = template.define
         running.main = RunningTask(
-            task_id_of(channel, task), define.name, define.depth, define.resources
+            task_id_of(channel, task),
+            define.name,
+            define.depth,
+            define.resources,
+            define.strategy.group_id,
+            template.captures,
         )
         if define.name != self._log_name:
             self.mark_output(define.name)

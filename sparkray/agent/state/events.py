@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sparkray.agent.state.nodes import Node
 from sparkray.agent.state.workers import PoolKey
 from sparkray.protocol.messages import LeaseSpec
+from sparkray.protocol.placement import GroupRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,31 @@ class PoolBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class BundlesReturned:
+    """Bundles are not wanted any more; what runs in them ends."""
+
+    group_id: bytes
+    attempt: int
+    indexes: list[int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsChanged:
+    """The head says what became of placement groups."""
+
+    rows: list[GroupRow]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
 
 Event = (
     Requested | Withdrawn | LeaseReturned | HolderGone | WorkerReady | WorkerGone
-    | WorkerBlocked | ViewChanged | NodeLost | SpillAnswered | PoolBroken | Tick
+    | WorkerBlocked | ViewChanged | NodeLost | SpillAnswered | PoolBroken
+    | BundlesReturned | GroupsChanged | Tick
 )  # fmt: skip
 
 
@@ -121,4 +140,10 @@ class AskBack:
     worker_id: bytes
 
 
-Effect = Grant | Fail | Spill | StartWorkers | AskBack
+@dataclass(frozen=True, slots=True)
+class EndWorker:
+    worker_id: bytes
+    reason: str
+
+
+Effect = Grant | Fail | Spill | StartWorkers | AskBack | EndWorker

@@ -16,12 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from sparkray.agent.state.bundles import Bundle, BundleKey, Bundles
 from sparkray.agent.state.events import (
     AskBack,
+    BundlesReturned,
     Effect,
+    EndWorker,
     Event,
     Fail,
     Grant,
+    GroupsChanged,
     HolderGone,
     LeaseReturned,
     NodeLost,
@@ -56,11 +60,18 @@ class _Walk:
     """What one walk through the waiting requests has found so far."""
 
     room: Vector
+    #: What is left of the bundles that were looked at.
+    bundles: dict[BundleKey, Vector] = field(default_factory=dict)
     grants: dict[int, list[tuple[bytes, bytes]]] = field(default_factory=dict)
     placed: dict[int, int] = field(default_factory=dict)  #: request -> places taken
     starts: dict[PoolKey, int] = field(default_factory=dict)
     new_processes: int = 0
     effects: list[Effect] = field(default_factory=list)
+
+    def room_of(self, bundle: Bundle | None) -> Vector:
+        if bundle is None:
+            return self.room
+        return self.bundles.setdefault(bundle.key, dict(bundle.available))
 
 
 class LeaseTable:
@@ -92,6 +103,7 @@ class LeaseTable:
     ) -> None:
         self.cluster, self.workers = cluster, workers
         self.available = cluster.own.available
+        self.bundles = Bundles(cluster.own.node_id, self.available)
         self.waiting = WaitingRoom()
         self.held: dict[bytes, Held] = {}
         self._by_worker: dict[bytes, Held] = {}
@@ -113,6 +125,8 @@ class LeaseTable:
         request = Request(
             event.request_id, event.holder, event.spec, event.count, now, event.foreign
         )
+        if request.foreign and request.group and not self.bundles.of(request):
+            return [Grant(request.request_id, request.holder, [])]  # they moved on
         failure = self._hopeless(request, now)
         if failure is not None:
             return [failure]
@@ -154,7 +168,7 @@ class LeaseTable:
             return []
         held.blocked = event.blocked
         change = give_back if event.blocked else take
-        change(self.available, _cpu_part(held.resources))
+        change(self._room_of(held), _cpu_part(held.resources))
         self._moved = now
         return []
 
@@ -171,9 +185,9 @@ class LeaseTable:
         return self._give_up(now)
 
     def _spill_answered(self, event: SpillAnswered, now: float) -> list[Effect]:
-        if not event.granted:
-            self.cluster.refused(event.node_id)
         request = self.waiting.get(event.request_id)
+        if not event.granted and (request is None or not request.group):
+            self.cluster.refused(event.node_id)
         if request is not None:
             request.spilled = False
             if event.granted:
@@ -189,6 +203,23 @@ class LeaseTable:
                 self.waiting.remove(request)
                 reason = (event.reason,)
                 effects.append(Fail(request.request_id, "RuntimeEnvSetupError", reason))
+        return effects
+
+    def _groups_changed(self, event: GroupsChanged, now: float) -> list[Effect]:
+        self.bundles.learn(event.rows)
+        return self._give_up(now)
+
+    def _bundles_returned(self, event: BundlesReturned, now: float) -> list[Effect]:
+        gone = self.bundles.give_up(event.group_id, event.attempt, event.indexes)
+        effects: list[Effect] = []
+        for held in self.held.values():
+            if held.bundle in gone:
+                held.bundle = None  # what it has goes back to the node
+                effects.append(EndWorker(held.worker_id, event.reason))
+        for request in self.waiting:
+            if request.foreign and request.group and not self.bundles.of(request):
+                self.waiting.remove(request)
+                effects.append(Grant(request.request_id, request.holder, []))
         return effects
 
     def _tick(self, event: Tick, now: float) -> list[Effect]:
@@ -209,9 +240,12 @@ class LeaseTable:
         back = held.resources
         if held.blocked:
             back = {name: units for name, units in back.items() if name != CPU}
-        give_back(self.available, back)
+        give_back(self._room_of(held), back)
         self._on_return(held.worker_id, reusable, now)
         self._moved = now
+
+    def _room_of(self, held: Held) -> Vector:
+        return self.available if held.bundle is None else held.bundle.available
 
     # --- serving ----------------------------------------------------------------------
 
@@ -270,6 +304,8 @@ class LeaseTable:
         return -(-request.count // max(1, nodes))
 
     def _place(self, request: Request, walk: _Walk, now: float) -> bool:
+        if request.group:
+            return self._place_in_group(request, walk, now)
         where = self._where(request, walk)
         if where is not None and where is not self.cluster.own:
             if walk.placed.get(request.request_id):
@@ -282,11 +318,31 @@ class LeaseTable:
             return False
         return self._place_here(request, walk, now)
 
-    def _place_here(self, request: Request, walk: _Walk, now: float) -> bool:
+    def _place_in_group(self, request: Request, walk: _Walk, now: float) -> bool:
+        """Give a place in a bundle of this node, or ask a node with another one."""
+        for bundle in self.bundles.of(request):
+            if fits(request.resources, walk.room_of(bundle)):
+                return self._place_here(request, walk, now, bundle)
+        if request.foreign or walk.placed.get(request.request_id):
+            return False
+        others = self.bundles.elsewhere(request)
+        others = [node_id for node_id in others if node_id in self.cluster.peers]
+        if not others or now < request.stay_until:
+            return False
+        request.spilled = True
+        self.waiting.took_turn(request.shape, request.holder)
+        count = self.bundles.how_many(request, others[0])
+        patient = len(others) == 1 and not self.bundles.of(request)
+        walk.effects.append(Spill(request.request_id, others[0], count, patient))
+        return True
+
+    def _place_here(
+        self, request: Request, walk: _Walk, now: float, bundle: Bundle | None = None
+    ) -> bool:
         key = _pool(request)
         worker_id = self.workers.next_idle(key)
         if worker_id is not None:
-            self._grant(request, worker_id, walk, now)
+            self._grant(request, worker_id, walk, now, bundle)
         else:
             wanted = walk.starts.get(key, 0) + 1
             if wanted > self.workers.starting(key):
@@ -294,7 +350,7 @@ class LeaseTable:
                     return self._capped(request, walk, now)
                 walk.new_processes += 1
             walk.starts[key] = wanted
-        take(walk.room, request.resources)
+        take(walk.room_of(bundle), request.resources)
         request.capped_since = None
         walk.placed[request.request_id] = walk.placed.get(request.request_id, 0) + 1
         return True
@@ -310,15 +366,26 @@ class LeaseTable:
         return False
 
     def _grant(
-        self, request: Request, worker_id: bytes, walk: _Walk, now: float
+        self,
+        request: Request,
+        worker_id: bytes,
+        walk: _Walk,
+        now: float,
+        bundle: Bundle | None,
     ) -> None:
         lease_id = self._new_id()
         self._on_grant(worker_id, now)
         held = Held(
-            lease_id, worker_id, request.holder, request.shape, request.resources, now
+            lease_id,
+            worker_id,
+            request.holder,
+            request.shape,
+            request.resources,
+            now,
+            bundle,
         )
         self.held[lease_id] = self._by_worker[worker_id] = held
-        take(self.available, request.resources)
+        take(self._room_of(held), request.resources)
         walk.grants.setdefault(request.request_id, []).append((lease_id, worker_id))
         self.waiting.took_turn(request.shape, request.holder)
         self._moved = now
@@ -370,6 +437,8 @@ class LeaseTable:
         for queue in self.waiting.queues():
             request = queue.head()
             waited = now - request.arrived
+            if request.group:
+                continue
             if waited < STARVING_AFTER_S or request.spilled or request.capped_since:
                 continue
             if fits(request.resources, self.available) or not fits(
@@ -387,14 +456,40 @@ class LeaseTable:
     def _ask_back(self, now: float) -> list[Effect]:
         heads = [queue.head() for queue in self.waiting.queues()]
         waiting = [request for request in heads if self._waits_for_room(request)]
-        if not waiting:
-            return []
-        rotation = Rotation(self.held.values(), self.available, self._min_hold_s, now)
-        return [AskBack(held.worker_id) for held in rotation.choose(waiting)]
+        pools: dict[BundleKey | None, list[Request]] = {}
+        for request in waiting:
+            pools.setdefault(self._pool_of(request), []).append(request)
+        return [
+            AskBack(held.worker_id)
+            for key, requests in pools.items()
+            for held in self._rotation(key, now).choose(requests)
+        ]
+
+    def _pool_of(self, request: Request) -> BundleKey | None:
+        """Return the bundle that could serve a request; None for the node itself."""
+        if not request.group or request.capped_since is not None:
+            return None
+        fitting = [
+            bundle
+            for bundle in self.bundles.of(request)
+            if fits(request.resources, bundle.total)
+        ]
+        return max(fitting, key=_cpu_free).key if fitting else None
+
+    def _rotation(self, key: BundleKey | None, now: float) -> Rotation:
+        bundle = None if key is None else self.bundles.here[key]
+        held = [lease for lease in self.held.values() if lease.bundle is bundle]
+        room = self.available if bundle is None else bundle.available
+        return Rotation(held, room, self._min_hold_s, now)
 
     def _waits_for_room(self, request: Request) -> bool:
         if request.spilled or request.capped_since is not None:
             return not request.spilled
+        if request.group:
+            bundles = self.bundles.of(request)
+            return any(fits(request.resources, b.total) for b in bundles) and not any(
+                fits(request.resources, b.available) for b in bundles
+            )
         return fits(request.resources, self.cluster.own.total) and not fits(
             request.resources, self.available
         )
@@ -403,6 +498,8 @@ class LeaseTable:
 
     def _hopeless(self, request: Request, now: float) -> Fail | None:
         strategy = request.spec.strategy
+        if request.group:
+            return self._hopeless_in_group(request, now)
         if (
             strategy.kind == "NODE"
             and not strategy.soft
@@ -420,6 +517,22 @@ class LeaseTable:
             request.infeasible_since = now
         elif now - request.infeasible_since >= self._infeasible_timeout_s:
             return self._unschedulable(request, "")
+        return self._out_of_processes(request, now)
+
+    def _hopeless_in_group(self, request: Request, now: float) -> Fail | None:
+        if self.bundles.is_removed(request.group):
+            text = f"placement group {request.group.hex()} was removed"
+            return Fail(request.request_id, "PlacementGroupRemovedError", (text,))
+        obstacle = None if request.foreign else self.bundles.obstacle(request)
+        if obstacle is None:
+            request.infeasible_since = None
+        elif obstacle:
+            return self._unschedulable(request, obstacle)
+        elif request.infeasible_since is None:  # the head's word may be on its way
+            request.infeasible_since = now
+        elif now - request.infeasible_since >= self._infeasible_timeout_s:
+            hint = f"there is no placement group {request.group.hex()}"
+            return self._unschedulable(request, hint)
         return self._out_of_processes(request, now)
 
     def _feasible(self, request: Request) -> bool:
@@ -459,7 +572,7 @@ class LeaseTable:
         """Return what waits here, by resources."""
         counts: dict[tuple[tuple[str, int], ...], int] = {}
         for request in self.waiting:
-            if not request.spilled:
+            if not request.spilled and not request.group:
                 resources = request.shape.resources
                 counts[resources] = counts.get(resources, 0) + request.count
         return [(dict(resources), count) for resources, count in counts.items()]
@@ -470,6 +583,10 @@ class LeaseTable:
 
 def _pool(request: Request) -> PoolKey:
     return PoolKey(request.spec.job_id, request.spec.runtime_env)
+
+
+def _cpu_free(bundle: Bundle) -> int:
+    return bundle.available.get(CPU, 0)
 
 
 def _cpu_part(resources: Vector) -> Vector:
@@ -488,5 +605,7 @@ _HANDLERS: Final[dict[type, Callable[..., list[Effect]]]] = {
     NodeLost: LeaseTable._node_lost,
     SpillAnswered: LeaseTable._spill_answered,
     PoolBroken: LeaseTable._pool_broken,
+    BundlesReturned: LeaseTable._bundles_returned,
+    GroupsChanged: LeaseTable._groups_changed,
     Tick: LeaseTable._tick,
 }

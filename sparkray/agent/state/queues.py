@@ -25,6 +25,7 @@ class Shape(NamedTuple):
     runtime_env: str
     resources: tuple[tuple[str, int], ...]
     strategy: tuple[str, bytes, bool]
+    bundle: tuple[bytes, int] = (b"", -1)  #: placement group and index
 
 
 def shape_of(spec: LeaseSpec) -> Shape:
@@ -35,6 +36,7 @@ def shape_of(spec: LeaseSpec) -> Shape:
         spec.runtime_env,
         tuple(sorted(spec.resources.items())),
         (strategy.kind, strategy.node_id, strategy.soft),
+        (strategy.group_id, strategy.bundle),
     )
 
 
@@ -60,6 +62,11 @@ class Request:
     def __post_init__(self) -> None:
         self.shape = shape_of(self.spec)
         self.resources = {n: u for n, u in self.spec.resources.items() if u}
+
+    @property
+    def group(self) -> bytes:
+        """The placement group that it runs in, b"" outside of any."""
+        return self.spec.strategy.group_id
 
 
 @dataclass(slots=True, eq=False)

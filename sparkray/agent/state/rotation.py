@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sparkray.agent.state.bundles import Bundle
 from sparkray.agent.state.queues import Request, Shape
 from sparkray.resources import Vector, fits, give_back, take
 
@@ -26,6 +27,7 @@ class Held:
     shape: Shape
     resources: Vector
     since: float
+    bundle: Bundle | None = None  #: whose resources it has, not the node's own
     blocked: bool = False
     asked_at: float | None = None
 

@@ -212,6 +212,15 @@ class ActorTable:
             "its job has ended", lambda actor: actor.request.job_id == job_id
         )
 
+    def group_removed(self, group_id: bytes, reason: str) -> list[Effect]:
+        """Their placement group is gone: its actors end, detached ones too."""
+        effects: list[Effect] = []
+        for actor in list(self.actors.values()):
+            inside = actor.request.spec.strategy.group_id == group_id
+            if inside and actor.state is not ActorState.DEAD:
+                effects += self._die(actor, reason)
+        return effects
+
     def node_gone(self, node_id: bytes, reason: str) -> list[Effect]:
         """Actors of the node start elsewhere; those made from there end."""
         effects = self._end_all(

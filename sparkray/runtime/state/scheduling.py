@@ -70,6 +70,7 @@ class TemplateState:
 
     __slots__ = (
         "batch",
+        "captured",
         "define",
         "depth",
         "key",
@@ -94,6 +95,7 @@ class TemplateState:
         self.max_retries = 0
         self.retry_exceptions: bool | tuple[type[BaseException], ...] = False
         self.batch = True  #: several may be in flight to a worker
+        self.captured: Any = None  #: the strategy that its tasks' parents hand on
         self.define: Any = None  #: the DefineTask message
         self.pinned: list[Entry] = []  #: objects that the function's closure refers to
 

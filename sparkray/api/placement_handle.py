@@ -1,0 +1,102 @@
+"""What a placement group is to those who use it; see `api.placement_group`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sparkray.protocol import placement as p
+from sparkray.protocol.messages import Strategy
+from sparkray.runtime import core
+from sparkray.runtime.functions import TaskTemplate
+from sparkray.runtime.refs import ObjectRef
+
+#: How long one question to the head may take to be answered.
+ASK_S: Final = 10.0
+
+
+class PlacementGroup:
+    """A placement group, by its id.  Can be sent, stored and compared.
+
+    Args:
+        id: binary; ``id.hex()`` is what the table and the runtime context show.
+        bundles: what was asked for.
+    """
+
+    def __init__(self, id: bytes, bundles: Sequence[Mapping[str, float]]) -> None:
+        self.id = id
+        self._bundles = [dict(bundle) for bundle in bundles]
+        self._template: TaskTemplate | None = None
+
+    @property
+    def bundle_specs(self) -> list[dict[str, float]]:
+        """What each bundle reserves."""
+        return [dict(bundle) for bundle in self._bundles]
+
+    @property
+    def bundle_count(self) -> int:
+        return len(self._bundles)
+
+    def ready(self) -> ObjectRef:
+        """Return a ref whose object, this group, exists once all is reserved.
+
+        `get` of it raises `PlacementGroupRemovedError` if the group is removed first.
+        """
+        if self._template is None:
+            self._template = TaskTemplate(
+                _when_placed,
+                name="placement_group.ready",
+                num_returns=1,
+                resources={},
+                runtime_env="",
+                strategy=Strategy("GROUP", group_id=self.id),
+                max_retries=3,
+                retry_exceptions=False,
+                max_calls=0,
+                backpressure=0,
+            )
+        ref = core.current().submit(self._template, (self,), {})
+        assert isinstance(ref, ObjectRef)
+        return ref
+
+    def wait(self, timeout_seconds: float = 30) -> bool:
+        """Wait until all is reserved; return whether it is.
+
+        Raises:
+            TypeError, ValueError: ``timeout_seconds`` is no time.
+        """
+        deadline = time.monotonic() + _seconds(timeout_seconds)
+        while True:
+            left_s = deadline - time.monotonic()
+            request = p.WaitPlacementGroup(self.id, max(0.0, min(ASK_S, left_s)))
+            row = core.current().head_call("WaitPlacementGroup", request)
+            if row.state == p.CREATED:
+                return True
+            if row.state == p.REMOVED or left_s <= ASK_S:
+                return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlacementGroup) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"PlacementGroup({self.id.hex()}, {self._bundles})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlacementGroup, (self.id, self._bundles)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"timeout_seconds must be a number, not {value!r}")
+    if not value >= 0:  # NaN neither
+        raise ValueError(f"timeout_seconds must be 0 or more, not {value!r}")
+    return value
+
+
+def _when_placed(group: PlacementGroup) -> PlacementGroup:
+    """Runs inside the group, so it runs once that is there."""
+    return group

@@ -1,0 +1,196 @@
+"""Reserves the bundles of placement groups and frees them: does what `state.placement`
+decides.
+
+One group is tried at a time, in two phases: every agent concerned reserves its bundles,
+then the group is created and all agents hear where its bundles are; if one of them
+refuses, the others give theirs back and the group waits for a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from sparkray.exceptions import SparkrayError
+from sparkray.head.state import placement as state
+from sparkray.head.state.placement import Group, GroupTable, Room
+from sparkray.protocol import placement as p
+from sparkray.protocol.control import NodeInfo
+
+_log = logging.getLogger(__name__)
+
+#: How long an agent may take to reserve or to return.
+CALL_S: Final = 5.0
+#: Groups that wait are tried again after this time even if no change was seen.
+RETRY_S: Final = 0.25
+#: A refusal means that the view was old; the next report is soon there.
+REFUSED_S: Final = 0.05
+#: The longest that a call may wait for a group.
+MAX_WAIT_S: Final = 20.0
+RETURN_PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
+
+CallAgent = Callable[[bytes, str, Any, float], Coroutine[Any, Any, Any]]
+
+
+class PlacementDesk:
+    """All placement groups.
+
+    Args:
+        alive: the living nodes.
+        call_agent: (node id, method, request, seconds) -> answer.
+        tell: sends rows to all agents.
+        spawn: runs a coroutine beside everything else.
+        end_actors: (group id, reason) ends the actors inside a group.
+    """
+
+    def __init__(
+        self,
+        *,
+        alive: Callable[[], list[NodeInfo]],
+        call_agent: CallAgent,
+        tell: Callable[[list[p.GroupRow]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        end_actors: Callable[[bytes, str], None],
+    ) -> None:
+        self.table = GroupTable()
+        self._alive, self._call_agent = alive, call_agent
+        self._tell, self._spawn, self._end_actors = tell, spawn, end_actors
+        self._wake = asyncio.Event()
+        self._changed: dict[bytes, asyncio.Event] = {}
+        self._scheduling = False
+
+    def create(self, request: p.CreatePlacementGroup) -> p.GroupRow:
+        """Take a group in; its bundles are reserved soon.
+
+        Raises:
+            ValueError: another group has the name.
+        """
+        group, effects = self.table.create(request)
+        self.perform(effects)
+        self.wake()
+        return group.row()
+
+    def get(self, request: p.GetPlacementGroup) -> p.GroupRow:
+        """Raises ValueError if there is no such group."""
+        if request.group_id:
+            return self.table.get(request.group_id).row()
+        return self.table.find(request.name, request.namespace).row()
+
+    async def wait(self, request: p.WaitPlacementGroup) -> p.GroupRow:
+        """Raises ValueError if there is no such group."""
+        group = self.table.get(request.group_id)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(request.wait_s, MAX_WAIT_S)
+        while group.is_waiting and (left_s := deadline - loop.time()) > 0:
+            changed = self._changed.setdefault(request.group_id, asyncio.Event())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(changed.wait(), left_s)
+        return group.row()
+
+    def remove(self, group_id: bytes) -> None:
+        self.perform(self.table.remove(group_id, "its placement group was removed"))
+
+    def rows(self) -> list[p.GroupRow]:
+        return [group.row() for group in self.table.groups.values()]
+
+    def wake(self) -> None:
+        """Something changed: groups that wait may fit now."""
+        self._wake.set()
+        if not self._scheduling and self.table.waiting():
+            self._scheduling = True
+            self._spawn(self._schedule())
+
+    def perform(self, effects: Iterable[state.Effect]) -> None:
+        rows: list[p.GroupRow] = []
+        for effect in effects:
+            if isinstance(effect, state.Tell):
+                rows.append(effect.group.row())
+                self._note(effect.group)
+            elif isinstance(effect, state.EndActors):
+                self._end_actors(effect.group_id, effect.reason)
+            else:
+                self._spawn(self._return(effect))
+        if rows:
+            self._tell(rows)
+
+    def _note(self, group: Group) -> None:
+        """Wake who waits for a change of this group."""
+        changed = self._changed.pop(group.request.group_id, None)
+        if changed is not None:
+            changed.set()
+
+    # --- reserving --------------------------------------------------------------------
+
+    async def _schedule(self) -> None:
+        """Try the groups that wait, again and again, until none is left."""
+        try:
+            while waiting := self.table.waiting():
+                self._wake.clear()
+                refused = False
+                for group in waiting:
+                    refused |= not await self._try(group)
+                if refused:
+                    await asyncio.sleep(REFUSED_S)
+                elif self.table.waiting():
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._wake.wait(), RETRY_S)
+        finally:
+            self._scheduling = False
+
+    async def _try(self, group: Group) -> bool:
+        """Reserve what a group misses, if it fits; False if an agent refused."""
+        if not group.is_waiting:
+            return True
+        rooms = [Room(node.node_id, node.available) for node in self._alive()]
+        places = state.plan(group, rooms)
+        if places is None:
+            return True
+        attempt = self.table.next_attempt()
+        bundles = group.request.bundles
+        answers = await asyncio.gather(
+            *(
+                self._reserve(
+                    node_id,
+                    p.ReserveBundles(
+                        group.request.group_id,
+                        attempt,
+                        {index: bundles[index] for index in indexes},
+                    ),
+                )
+                for node_id, indexes in state.by_node(places).items()
+            )
+        )
+        if not all(answers):
+            reason = "another part of its group found no room"
+            self.perform(state.undo(group, attempt, places, reason))
+            return False
+        alive = {node.node_id for node in self._alive()}
+        self.perform(self.table.placed(group, attempt, places, alive))
+        return not group.is_waiting
+
+    async def _reserve(self, node_id: bytes, request: p.ReserveBundles) -> bool:
+        try:
+            answer: p.BundlesReserved = await self._call_agent(
+                node_id, "ReserveBundles", request, CALL_S
+            )
+        except (SparkrayError, ConnectionError, TimeoutError) as error:
+            _log.info("node %s reserves nothing: %s", node_id.hex()[:8], error)
+            return False
+        return answer.reserved
+
+    async def _return(self, effect: state.Return) -> None:
+        """Free bundles; a node that does not answer is tried until it is dead."""
+        request = p.ReturnBundles(
+            effect.group_id, effect.attempt, list(effect.indexes), effect.reason
+        )
+        pauses = iter(RETURN_PAUSES_S)
+        while effect.node_id in {node.node_id for node in self._alive()}:
+            try:
+                await self._call_agent(effect.node_id, "ReturnBundles", request, CALL_S)
+                return
+            except (SparkrayError, ConnectionError, TimeoutError) as error:
+                _log.info("bundles not returned yet: %s", error)
+            await asyncio.sleep(next(pauses, RETURN_PAUSES_S[-1]))
