@@ -66,6 +66,8 @@ class Bundles:
         if not fits(wanted, self.room):
             return False
         take(self.room, wanted)
+        for index in bundles.keys() - missing.keys():
+            self.here[group_id, index].attempt = attempt
         for index, vector in missing.items():
             key = group_id, index
             self.here[key] = Bundle(key, attempt, dict(vector), dict(vector))
@@ -78,8 +80,8 @@ class Bundles:
 
         What still runs in them counts against the node from now on.
         """
-        self._returned.pop(group_id, None)
-        self._returned[group_id] = attempt
+        before = self._returned.pop(group_id, 0)
+        self._returned[group_id] = max(before, attempt)
         if len(self._returned) > MAX_RETURNED:
             del self._returned[next(iter(self._returned))]
         gone: list[Bundle] = []

@@ -41,11 +41,12 @@ from sparkray.agent.state.events import (
     WorkerGone,
     WorkerReady,
 )
+from sparkray.agent.state.hopeless import Judge
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.queues import Request, ShapeQueue, WaitingRoom
 from sparkray.agent.state.rotation import Held, Rotation
 from sparkray.agent.state.workers import PoolKey, WorkerTable
-from sparkray.resources import CPU, Vector, describe, fits, give_back, take
+from sparkray.resources import CPU, Vector, fits, give_back, take
 
 #: A request that never fits beside smaller ones has the node kept free for it then.
 STARVING_AFTER_S: Final = 1.0
@@ -107,7 +108,7 @@ class LeaseTable:
         self.waiting = WaitingRoom()
         self.held: dict[bytes, Held] = {}
         self._by_worker: dict[bytes, Held] = {}
-        self._infeasible_timeout_s = infeasible_timeout_s
+        self._judge = Judge(cluster, self.bundles, workers, infeasible_timeout_s)
         self._min_hold_s = min_hold_s
         self._new_id = new_id
         self._on_grant, self._on_return = on_grant, on_return
@@ -127,7 +128,7 @@ class LeaseTable:
         )
         if request.foreign and request.group and not self.bundles.of(request):
             return [Grant(request.request_id, request.holder, [])]  # they moved on
-        failure = self._hopeless(request, now)
+        failure = self._judge.hopeless(request, now, self._moved)
         if failure is not None:
             return [failure]
         self.waiting.add(request)
@@ -228,7 +229,7 @@ class LeaseTable:
     def _give_up(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for request in self.waiting:
-            failure = self._hopeless(request, now)
+            failure = self._judge.hopeless(request, now, self._moved)
             if failure is not None:
                 self.waiting.remove(request)
                 effects.append(failure)
@@ -493,78 +494,6 @@ class LeaseTable:
         return fits(request.resources, self.cluster.own.total) and not fits(
             request.resources, self.available
         )
-
-    # --- giving up --------------------------------------------------------------------
-
-    def _hopeless(self, request: Request, now: float) -> Fail | None:
-        strategy = request.spec.strategy
-        if request.group:
-            return self._hopeless_in_group(request, now)
-        if (
-            strategy.kind == "NODE"
-            and not strategy.soft
-            and not request.foreign
-            and strategy.node_id != self.cluster.own.node_id
-            and strategy.node_id not in self.cluster.peers
-        ):
-            return self._unschedulable(
-                request,
-                f"it is bound to node {strategy.node_id.hex()}, dead or unknown",
-            )
-        if self._feasible(request):
-            request.infeasible_since = None
-        elif request.infeasible_since is None:
-            request.infeasible_since = now
-        elif now - request.infeasible_since >= self._infeasible_timeout_s:
-            return self._unschedulable(request, "")
-        return self._out_of_processes(request, now)
-
-    def _hopeless_in_group(self, request: Request, now: float) -> Fail | None:
-        if self.bundles.is_removed(request.group):
-            text = f"placement group {request.group.hex()} was removed"
-            return Fail(request.request_id, "PlacementGroupRemovedError", (text,))
-        obstacle = None if request.foreign else self.bundles.obstacle(request)
-        if obstacle is None:
-            request.infeasible_since = None
-        elif obstacle:
-            return self._unschedulable(request, obstacle)
-        elif request.infeasible_since is None:  # the head's word may be on its way
-            request.infeasible_since = now
-        elif now - request.infeasible_since >= self._infeasible_timeout_s:
-            hint = f"there is no placement group {request.group.hex()}"
-            return self._unschedulable(request, hint)
-        return self._out_of_processes(request, now)
-
-    def _feasible(self, request: Request) -> bool:
-        strategy, needs = request.spec.strategy, request.resources
-        if request.foreign:
-            return fits(needs, self.cluster.own.total)
-        if strategy.kind == "NODE" and not strategy.soft:
-            node = self.cluster.peers.get(strategy.node_id, self.cluster.own)
-            return fits(needs, node.total)
-        return self.cluster.feasible(needs)
-
-    def _out_of_processes(self, request: Request, now: float) -> Fail | None:
-        since = request.capped_since
-        if since is None or request.spec.depth < 1 or not self.workers.nothing_moves():
-            return None
-        if now - max(since, self._moved) < self._infeasible_timeout_s:
-            return None
-        most = self.workers.max_workers
-        return Fail(
-            request.request_id,
-            "UnschedulableError",
-            (
-                f"{describe(request.resources)} at nesting depth {request.spec.depth}",
-                f"{most} worker processes, which all wait for nested tasks",
-                "raise max_workers (SPARKRAY_MAX_WORKERS) or nest less deeply",
-            ),
-        )
-
-    def _unschedulable(self, request: Request, hint: str) -> Fail:
-        needs = request.resources
-        args = (describe(needs), self.cluster.largest(needs), hint)
-        return Fail(request.request_id, "UnschedulableError", args)
 
     # --- what others ask --------------------------------------------------------------
 

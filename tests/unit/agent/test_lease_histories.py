@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,7 +15,8 @@ from sparkray.agent.state.leases import LeaseTable
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.workers import WorkerState, WorkerTable
 from sparkray.protocol.messages import LeaseSpec, Strategy
-from sparkray.resources import Vector, fits, from_user
+from sparkray.protocol.placement import GroupRow
+from sparkray.resources import Vector, fits, from_user, give_back
 
 TOTAL = from_user({"CPU": 3, "tok": 1})
 SHAPES: list[Vector] = [
@@ -23,6 +25,13 @@ SHAPES: list[Vector] = [
 ]
 HOLDERS = [b"a", b"b", b"c"]
 JOBS = [b"job1", b"job2"]
+GROUP = b"group"
+BUNDLES = [from_user({"CPU": 1}), from_user({"CPU": 1, "tok": 1})]
+STRATEGIES = [
+    Strategy(),
+    Strategy("GROUP", group_id=GROUP, bundle=0),
+    Strategy("GROUP", group_id=GROUP),
+]
 
 
 class Histories(RuleBasedStateMachine):
@@ -50,6 +59,8 @@ class Histories(RuleBasedStateMachine):
         self.held: dict[bytes, bytes] = {}
         self.starting: list[bytes] = []
         self.events: list[e.Event] = []
+        self.attempt = 0
+        self.version = 0
         self.to_end: list[bytes] = []
 
     def on_grant(self, worker_id: bytes, now: float) -> None:
@@ -88,8 +99,12 @@ class Histories(RuleBasedStateMachine):
             for _ in range(effect.count):
                 (start,) = self.workers.handle(w.StartWanted(effect.key), self.now)
                 self.starting.append(start.worker_id)
+        elif isinstance(effect, e.EndWorker):
+            self.to_end.append(effect.worker_id)
 
     def end_worker(self, worker_id: bytes) -> None:
+        if worker_id not in self.workers.workers:
+            return
         self.tell(w.Killed(worker_id, "exit", "test"))
         self.tell(w.Gone(worker_id))
         self.held = {k: v for k, v in self.held.items() if v != worker_id}
@@ -102,14 +117,52 @@ class Histories(RuleBasedStateMachine):
         shape=st.sampled_from(SHAPES),
         depth=st.integers(0, 2),
         count=st.integers(1, 4),
+        strategy=st.sampled_from(STRATEGIES),
     )
     def request(
-        self, job: bytes, holder: bytes, shape: Vector, depth: int, count: int
+        self,
+        job: bytes,
+        holder: bytes,
+        shape: Vector,
+        depth: int,
+        count: int,
+        strategy: Strategy,
     ) -> None:
         number = next(self.ids)
         self.waiting.add(number)
-        spec = LeaseSpec(job, "", shape, Strategy(), depth)
+        spec = LeaseSpec(job, "", shape, strategy, depth)
         self.feed(e.Requested(number, holder, spec, count))
+
+    @rule(indexes=st.sampled_from([(0,), (1,), (0, 1)]))
+    def reserve(self, indexes: tuple[int, ...]) -> None:
+        self.attempt += 1
+        bundles = {index: BUNDLES[index] for index in indexes}
+        if self.table.bundles.reserve(GROUP, self.attempt, bundles):
+            self.tell_row()
+
+    @rule(indexes=st.sampled_from([[0], [1], [0, 1]]), age=st.integers(0, 2))
+    def return_bundles(self, indexes: list[int], age: int) -> None:
+        attempt = self.attempt - age
+        self.feed(e.BundlesReturned(GROUP, attempt, indexes, "test"))
+        self.tell_row()
+
+    def tell_row(self) -> None:
+        self.version += 1
+        here = {index for _, index in self.table.bundles.here}
+        nodes = [b"here" if index in here else b"" for index in range(2)]
+        row = GroupRow(
+            group_id=GROUP,
+            version=self.version,
+            state="CREATED" if all(nodes) else "RESCHEDULING",
+            name="",
+            namespace="",
+            strategy="PACK",
+            bundles=BUNDLES,
+            nodes=nodes,
+            detached=False,
+            job_id=b"job1",
+        )
+        self.feed(e.GroupsChanged([row]))
 
     @rule()
     def start_one(self) -> None:
@@ -155,10 +208,16 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def what_is_lent_and_what_is_free_make_the_total(self) -> None:
         room = dict(self.available)
+        bundles = self.table.bundles.here
+        rooms = {key: dict(bundle.available) for key, bundle in bundles.items()}
         for held in self.table.held.values():
+            where = room if held.bundle is None else rooms[held.bundle.key]
             for name, units in held.resources.items():
                 if not (held.blocked and name == "CPU"):
-                    room[name] += units
+                    where[name] += units
+        for key, bundle in bundles.items():
+            assert rooms[key] == bundle.total == BUNDLES[key[1]]
+            give_back(room, bundle.total)
         assert room == TOTAL
 
     @invariant()
@@ -181,13 +240,27 @@ class Histories(RuleBasedStateMachine):
         if self.table._starving(self.now) is not None or self.starting:
             return
         for request in self.table.waiting:
-            if request.capped_since is None:
+            if request.capped_since is not None:
+                continue
+            if not request.group:
                 assert not fits(request.resources, self.available)
+            for bundle in self.table.bundles.of(request):
+                assert not fits(request.resources, bundle.available)
 
     def teardown(self) -> None:
         """Once everything runs and is returned, nobody waits any more."""
+        self.feed(e.BundlesReturned(GROUP, self.attempt, [0, 1], "the end"))
+        self.tell_row()
+        self.drain(lambda: all(request.group for request in self.table.waiting))
+        self.attempt += 1
+        assert self.table.bundles.reserve(GROUP, self.attempt, dict(enumerate(BUNDLES)))
+        self.tell_row()
+        self.drain(lambda: not self.waiting)
+        assert not self.waiting
+
+    def drain(self, done: Callable[[], bool]) -> None:
         for _ in range(500):
-            if not self.waiting:
+            if done() and not self.held and not self.starting:
                 break
             while self.starting:
                 self.start_one()
@@ -203,7 +276,6 @@ class Histories(RuleBasedStateMachine):
             for worker_id in retiring:
                 self.end_worker(worker_id)
             self.time_passes(0.05)
-        assert not self.waiting
 
 
 Histories.TestCase.settings = settings(
