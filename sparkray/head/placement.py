@@ -19,6 +19,7 @@ from sparkray.head.state import placement as state
 from sparkray.head.state.placement import Group, GroupTable, Room
 from sparkray.protocol import placement as p
 from sparkray.protocol.control import NodeInfo
+from sparkray.resources import describe
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ CALL_S: Final = 5.0
 RETRY_S: Final = 0.25
 #: A refusal means that the view was old; the next report is soon there.
 REFUSED_S: Final = 0.05
+#: A group that waits for longer is mentioned in the log.
+SAY_AFTER_S: Final = 5.0
 #: The longest that a call may wait for a group.
 MAX_WAIT_S: Final = 20.0
 RETURN_PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
@@ -61,6 +64,8 @@ class PlacementDesk:
         self._wake = asyncio.Event()
         self._changed: dict[bytes, asyncio.Event] = {}
         self._scheduling = False
+        #: Group id -> since when it finds no room; None once that was said.
+        self._without_room: dict[bytes, float | None] = {}
 
     def create(self, request: p.CreatePlacementGroup) -> p.GroupRow:
         """Take a group in; its bundles are reserved soon.
@@ -118,6 +123,7 @@ class PlacementDesk:
 
     def _note(self, group: Group) -> None:
         """Wake who waits for a change of this group."""
+        self._without_room.pop(group.request.group_id, None)
         changed = self._changed.pop(group.request.group_id, None)
         if changed is not None:
             changed.set()
@@ -147,6 +153,7 @@ class PlacementDesk:
         rooms = [Room(node.node_id, node.available) for node in self._alive()]
         places = state.plan(group, rooms)
         if places is None:
+            self._say_what_waits(group)
             return True
         attempt = self.table.next_attempt()
         bundles = group.request.bundles
@@ -170,6 +177,20 @@ class PlacementDesk:
         alive = {node.node_id for node in self._alive()}
         self.perform(self.table.placed(group, attempt, places, alive))
         return not group.is_waiting
+
+    def _say_what_waits(self, group: Group) -> None:
+        """Log once that a group has found no room for a while."""
+        now = asyncio.get_running_loop().time()
+        since = self._without_room.setdefault(group.request.group_id, now)
+        if since is not None and now - since >= SAY_AFTER_S:
+            self._without_room[group.request.group_id] = None
+            bundles = [group.request.bundles[index] for index in group.missing()]
+            _log.warning(
+                "placement group %s waits for nodes with room for %s (%s)",
+                group.request.group_id.hex(),
+                ", ".join(describe(bundle) for bundle in bundles[:10]),
+                group.request.strategy,
+            )
 
     async def _reserve(self, node_id: bytes, request: p.ReserveBundles) -> bool:
         try:
