@@ -67,7 +67,6 @@ class ActorDesk:
         self._tell, self._spawn = tell, spawn
         self._infeasible_timeout_s = infeasible_timeout_s
         self._group = group
-        self._turn = 0
 
     def create(self, request: p.CreateActor) -> p.ActorRow:
         creation = msgspec.msgpack.decode(request.creation, type=p.ActorCreation)
@@ -204,8 +203,8 @@ class ActorDesk:
             and fits(needs, group.request.bundles[index])
         }
         nodes = [node for node in self._alive() if node.node_id in places]
-        self._turn += 1
-        return nodes[self._turn % len(nodes)] if nodes else None
+        turn = next(self._turn)
+        return nodes[turn % len(nodes)] if nodes else None
 
     def _without_group(self, actor: Actor, incarnation: int) -> bool:
         """End an actor whose placement group is gone; return whether that is so."""
