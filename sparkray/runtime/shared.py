@@ -32,8 +32,8 @@ DRAIN_DELAY_S = 0.005
 class SendingLock:
     """A lock for short sections that also queue messages.
 
-    It may be taken again by the thread that has it: an exception that is unpickled under
-    it may carry refs, which are counted under it too.
+    It may be taken again by the thread that has it: an exception that is unpickled
+    under it may carry refs, which are counted under it too.
 
     Those messages are sent when the lock has been released: a system call under it
     would hold up every other thread.

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
 
-import sparkray
 from sparkray.runtime.agent_link import AgentLink
 from sparkray.runtime.waiter import Waiter
 from sparkray.transport.channel import IOLoop
@@ -25,7 +24,7 @@ from sparkray.transport.channel import IOLoop
 RETRY_S = 0.002
 RETRY_MAX_S = 0.1
 
-_OURS = os.path.dirname(sparkray.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _HELPERS = frozenset({threading.__file__, contextlib.__file__})
 _WAITS: frozenset[CodeType] = frozenset(
     {
