@@ -39,7 +39,6 @@ __all__ = [
     "cluster_resources",
     "get",
     "get_actor",
-    "get_gpu_ids",
     "get_runtime_context",
     "init",
     "is_initialized",
@@ -61,11 +60,11 @@ IGNORED: Final = {
     "configure_logging": "sparkray leaves the program's logging alone",
     "dashboard_host": "there is no dashboard",
     "dashboard_port": "there is no dashboard",
-    "enable_object_reconstruction": "it is always on",
+    "enable_object_reconstruction": "objects that are lost are not made again",
     "include_dashboard": "there is no dashboard",
     "logging_config": "set up Python's logging instead",
     "logging_format": "set up Python's logging instead",
-    "_enable_object_reconstruction": "it is always on",
+    "_enable_object_reconstruction": "objects that are lost are not made again",
     "_metrics_export_port": "no metrics are exported",
     "_system_config": "Ray's own settings",
     "_tracing_startup_hook": "there is no tracing",
@@ -101,17 +100,6 @@ def init(address: Any = None, **given: Any) -> Any:
         if given.pop(name):
             raise ValueError(f"init does not take {name}: {REFUSED[name]}")
     return sparkray.init(address, **given)
-
-
-def get_gpu_ids() -> list[Any]:
-    """Return the GPUs of this task.
-
-    Raises:
-        AttributeError: this version of sparkray assigns none.
-    """
-    context: Any = get_runtime_context()
-    ids: list[Any] = context.get_accelerator_ids()["GPU"]
-    return ids
 
 
 def __getattr__(name: str) -> Any:
