@@ -1,6 +1,7 @@
 # `make demo` and `make test` do all set-up themselves: a virtual environment in .venv,
 # the dependencies, and a Java runtime if the machine has none.
 
+SHELL := bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

@@ -8,6 +8,7 @@ A setting ``timeout_s`` is read from ``SPARKRAY_TIMEOUT_S`` when a process start
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,6 +98,14 @@ class Settings:
             {name: value for name, value in given.items() if value is not None}
         )
         return cls(**values)
+
+    def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, (int, float)) and not 0 <= value < math.inf:
+                raise ValueError(
+                    f"{PREFIX}{setting.name.upper()} must be 0 or more, not {value!r}"
+                )
 
     def shared(self) -> dict[str, float]:
         """Return the numeric settings that runtimes take from their agent."""

@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 #: How often waiting requests are looked at again.
 TICK_S = 0.1
+#: Idle workers are asked for their leases no more often than this.
+ASK_IDLE_S = 0.01
 #: How long a peer may keep a request that has other places to go, or has none.
 SPILL_WAIT_S, PATIENT_SPILL_WAIT_S = 2.0, 10.0
 #: A call to a peer may take so much longer than what it waits for.
@@ -115,6 +117,7 @@ class LeaseDesk:
         self.foreign: dict[bytes, _Foreign] = {}
         self._events: deque[e.Event] = deque()  #: the first is being handled
         self._ticking: asyncio.TimerHandle | None = None
+        self._asking: asyncio.TimerHandle | None = None
 
     # --- runtimes of this node --------------------------------------------------------
 
@@ -132,6 +135,8 @@ class LeaseDesk:
         self._callers[number] = _Caller(member, message.call, spec)
         self._by_call[member.worker_id, message.call] = number
         self.feed(e.Requested(number, member.worker_id, spec, max(1, message.count)))
+        if number in self._callers:
+            self._ask_idle()
 
     def withdraw(self, member: Member, call: int) -> None:
         number = self._by_call.get((member.worker_id, call))
@@ -207,6 +212,8 @@ class LeaseDesk:
         self.feed(
             e.Requested(number, holder.worker_id, request.spec, request.count, True)
         )
+        if not waiting.done():
+            self._ask_idle()
         try:
             await asyncio.wait({waiting}, timeout=request.wait_s)
             if not waiting.done():
@@ -217,6 +224,28 @@ class LeaseDesk:
         for lease in leases:
             self._homes[lease.lease_id] = holder.node_id
         return leases
+
+    def _ask_idle(self) -> None:
+        """Somebody waits: leases of workers that run nothing shall come back at once.
+
+        Only the worker knows whether it runs something.
+        """
+        if self._asking is None:
+            loop = asyncio.get_running_loop()
+            self._asking = loop.call_later(ASK_IDLE_S, self._asked_idle)
+            self._tell_idle()
+
+    def _asked_idle(self) -> None:
+        """Requests that came meanwhile wait still: ask again."""
+        self._asking = None
+        if len(self.table.waiting):
+            self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        for worker_id in self.table.lent():
+            member = self._around.members.get(worker_id)
+            if member is not None:
+                member.channel.send(LeaseWanted(if_idle=True))
 
     async def _spill(self, effect: e.Spill, caller: _Caller) -> None:
         wait_s = PATIENT_SPILL_WAIT_S if effect.patient else SPILL_WAIT_S
@@ -336,8 +365,9 @@ class LeaseDesk:
         self._around.changed()
 
     def stop(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
+        for timer in (self._ticking, self._asking):
+            if timer is not None:
+                timer.cancel()
 
     def _tick(self) -> None:
         self._ticking = None

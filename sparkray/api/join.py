@@ -73,10 +73,15 @@ def choose(
 
 
 def _unasked() -> Start | Join:
-    clusters = discovery.shared_clusters(discovery.nodes_on_this_host())
+    """Join what was started to be shared; a cluster that ends with another program
+    (one on Spark, say) is joined by address or ``"auto"`` only."""
+    nodes = [node for node in discovery.nodes_on_this_host() if not node.owned]
+    clusters = discovery.shared_clusters(nodes)
     if len(clusters) == 1:
         return Join(clusters[0], "the one that runs on this host")
-    return Start(f"{len(clusters) or 'no'} others on this host to join")
+    if clusters:
+        return Start(f"to choose from, by address: {_names(clusters)}")
+    return Start("nothing on this host to join")
 
 
 def _auto() -> Join:
@@ -89,6 +94,10 @@ def _auto() -> Join:
             " `sparkray start --head`"
         )
     return Join(clusters[0], "the one that runs on this host")
+
+
+def _names(clusters: list[Node]) -> str:
+    return ", ".join(node.head for node in clusters)
 
 
 def named(address: str, source: str) -> Join:

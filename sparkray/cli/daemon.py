@@ -232,6 +232,7 @@ class Node:
             "version": sparkray.__version__,
             "is_head": self._given.head,
             "local": self._given.local,
+            "owned": self._given.owner_fd is not None,
             "token_file": str(session.token_file),
             "session_dir": str(session.path),
         }

@@ -164,7 +164,7 @@ def _own_nodes(address: str | None, temp_dir: Path | None) -> list[Node]:
     found = discovery.nodes_on_this_host(temp_dir, deep=bool(address))
     if address:
         return discovery.with_head(found, address)
-    shared = [node for node in found if not node.local]
+    shared = [node for node in found if not (node.local or node.owned)]
     if len(discovery.shared_clusters(shared)) > 1:
         raise click.UsageError(
             "several clusters run on this host; name one by --address:\n"

@@ -42,6 +42,7 @@ class Node:
     token_file: str
     session_dir: str
     local: bool  #: private to the driver that started it
+    owned: bool = False  #: ends with the program that started it
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -64,6 +65,7 @@ class Node:
             token_file=str(fields["token_file"]),
             session_dir=str(fields["session_dir"]),
             local=bool(fields.get("local", False)),
+            owned=bool(fields.get("owned", False)),
             warnings=tuple(map(str, fields.get("warnings", ()))),
         )
 

@@ -328,10 +328,13 @@ class LogLines(msgspec.Struct, array_like=True, tag=24):
 class LeaseWanted(msgspec.Struct, array_like=True, tag=25):
     """Agent -> worker: others wait; tell your lease's holder to return it soon.
 
-    Repeatable.  The worker passes it on as `YieldLease`.
+    Repeatable.  The worker passes it on as `YieldLease`; with ``if_idle`` only when it
+    runs nothing.
     Answer: none.
     Errors: none.
     """
+
+    if_idle: bool = False
 
 
 class Exit(msgspec.Struct, array_like=True, tag=26):

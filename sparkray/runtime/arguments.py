@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from sparkray.runtime.refs import ObjectRef, collecting
 from sparkray.runtime.state.objects import Entry
-from sparkray.store.serialize import Serialized, serialize
+from sparkray.store.serialize import ATOMS, Serialized, dump_atoms, serialize
 
 
 class PutsArguments(Protocol):
@@ -50,6 +50,10 @@ def pack(args: Any, kwargs: Any, name: str, store: PutsArguments) -> Packed:
         TypeError: an argument cannot be pickled; says which and why.
         ObjectStoreFullError: no room for large arguments.
     """
+    if not kwargs and all(value.__class__ in ATOMS for value in args):
+        body = dump_atoms((args, kwargs))
+        if len(body) <= store.inline_max_bytes:
+            return Packed(body, None, [], None)
     top: list[tuple[int | str, ObjectRef]] | None = None
     for index, value in enumerate(args):
         if value.__class__ is ObjectRef:

@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from sparkray.runtime.agent_link import AgentLink
+from sparkray.runtime.handlers import handler_of
 from sparkray.runtime.waiter import Waiter
 from sparkray.transport import channel
 
@@ -55,7 +56,7 @@ class InterruptShield:
 
     def ready(self) -> None:
         """Stand there, also after others (a notebook, for each cell) set a handler."""
-        known = signal.getsignal(signal.SIGINT)
+        known = handler_of(signal.SIGINT)
         if known is self._handler or not callable(known):
             return
         if threading.get_ident() == self._main:
@@ -65,7 +66,7 @@ class InterruptShield:
     def remove(self) -> None:
         """Give the user's handler its place back."""
         if (
-            signal.getsignal(signal.SIGINT) is self._handler
+            handler_of(signal.SIGINT) is self._handler
             and threading.get_ident() == self._main
         ):
             signal.signal(signal.SIGINT, self._behind)

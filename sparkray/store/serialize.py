@@ -57,6 +57,19 @@ _loads = pickle.loads
 _modules = sys.modules
 
 
+#: Values of exactly these classes hold no refs, no buffers and no code.
+ATOMS: Final = frozenset({int, float, complex, bool, str, bytes, type(None)})
+
+
+def dump_atoms(value: Any) -> bytes:
+    """Return the payload of an atom, or of a tuple or dict of atoms and no more.
+
+    The short way for what most calls pass and return: the payload is a plain pickle, as
+    `serialize` makes it.
+    """
+    return _dumps(value, 5)
+
+
 class Serialized:
     """A value as bytes that are not in one place yet.
 

@@ -20,7 +20,7 @@ from sparkray.protocol.messages import (
 from sparkray.runtime.context import captures, running
 from sparkray.runtime.core import Runtime
 from sparkray.runtime.refs import collecting
-from sparkray.store.serialize import deserialize, serialize
+from sparkray.store.serialize import ATOMS, deserialize, dump_atoms, serialize
 from sparkray.transport.channel import Channel
 from sparkray.worker.errors import exit_error, task_error
 from sparkray.worker.results import Answers, Results, reply
@@ -94,9 +94,12 @@ class Calls:
         self, channel: Channel, task: PushTask, define: DefineTask, value: Any
     ) -> bytes | TaskReplied:
         """Return what to answer for a value: its bytes, if it is one and small."""
+        limit = self._shared.settings.inline_max_bytes
+        if value.__class__ in ATOMS and len(data := dump_atoms(value)) <= limit:
+            return data
         with collecting() as met:
             serialized = serialize(value, f"the result of {define.name}")
-        if not met and serialized.size_bytes <= self._shared.settings.inline_max_bytes:
+        if not met and serialized.size_bytes <= limit:
             return serialized.to_bytes()
         return self._results.large(channel, task, serialized, met)
 

@@ -183,7 +183,8 @@ class Executor:
 
     def _from_agent(self, message: Any) -> None:
         if isinstance(message, LeaseWanted):
-            if self._holder is not None:
+            busy = self._current is not None or self._pending
+            if self._holder is not None and not (busy and message.if_idle):
                 self._holder.send(frame(encode(YieldLease())))
         elif isinstance(message, BecomeActor):
             if self._actor is None:

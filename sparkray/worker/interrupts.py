@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 
 from sparkray.runtime.agent_link import AgentLink
+from sparkray.runtime.handlers import handler_of
 from sparkray.runtime.waiter import Waiter
 from sparkray.transport.channel import IOLoop
 
@@ -62,7 +63,7 @@ class Interrupts:
 
     def ready(self) -> None:
         """Have the signal come here, also after a task that turned it elsewhere."""
-        if signal.getsignal(signal.SIGINT) is not self._handler:
+        if handler_of(signal.SIGINT) is not self._handler:
             signal.signal(signal.SIGINT, self._handler)
 
     def enter(self, task: object) -> None:

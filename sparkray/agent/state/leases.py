@@ -44,7 +44,7 @@ from sparkray.agent.state.events import (
 from sparkray.agent.state.hopeless import Judge
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.queues import Request, ShapeQueue, WaitingRoom
-from sparkray.agent.state.rotation import Held, Rotation
+from sparkray.agent.state.rotation import ACTOR, Held, Rotation
 from sparkray.agent.state.workers import PoolKey, WorkerTable
 from sparkray.resources import CPU, Vector, fits, give_back, take
 
@@ -505,6 +505,14 @@ class LeaseTable:
                 resources = request.shape.resources
                 counts[resources] = counts.get(resources, 0) + request.count
         return [(dict(resources), count) for resources, count in counts.items()]
+
+    def lent(self) -> list[bytes]:
+        """Return the workers whose leases may be asked back."""
+        return [
+            held.worker_id
+            for held in self.held.values()
+            if not held.blocked and held.shape.strategy[0] != ACTOR
+        ]
 
     def lease_of(self, worker_id: bytes) -> Held | None:
         return self._by_worker.get(worker_id)

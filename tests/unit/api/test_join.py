@@ -75,6 +75,15 @@ def test_the_one_shared_cluster_is_joined(temp_dir: Path, pid: int) -> None:
     assert isinstance(choose("local"), join.Start)
 
 
+def test_a_cluster_that_ends_with_another_program_is_joined_only_when_asked_for(
+    temp_dir: Path, pid: int
+) -> None:
+    announce(temp_dir, "c1-a", pid, 7001, owned=True)
+    assert isinstance(choose(), join.Start)
+    assert isinstance(choose("auto"), join.Join)
+    assert isinstance(choose("127.0.0.1:7001"), join.Join)
+
+
 def test_between_two_shared_clusters_nobody_chooses(temp_dir: Path, pid: int) -> None:
     announce(temp_dir, "c1-a", pid, 7001)
     announce(temp_dir, "c2-a", pid, 7002)
