@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
+import sys
 from collections.abc import Callable
 from typing import Any, Final
-
-import cloudpickle
 
 from sparkray.protocol.messages import Strategy
 from sparkray.resources import Vector
@@ -14,10 +15,14 @@ from sparkray.runtime.refs import ObjectRef, collecting
 from sparkray.store.code import dump_function
 from sparkray.store.explain import explain_unpicklable
 
+log = logging.getLogger(__name__)
+
 STREAMING: Final = -1
 DYNAMIC: Final = -2
 #: A function that drags more than this along must get it as an argument instead.
 MAX_FUNCTION_BYTES: Final = 256 * 1024 * 1024
+#: One that drags more than this along is slow to send to every worker: a warning.
+LARGE_FUNCTION_BYTES: Final = 10 * 1024 * 1024
 
 
 class TaskTemplate:
@@ -196,22 +201,36 @@ def pickle_function(
             raise TypeError(f"cannot send {name} to workers: {chain}") from error
     if len(data) > MAX_FUNCTION_BYTES:
         raise ValueError(_too_large(function, name, len(data)))
+    if len(data) > LARGE_FUNCTION_BYTES:
+        log.warning("%s", _too_large(function, name, len(data)))
     return hashlib.blake2b(data, digest_size=16).digest(), data, refs
 
 
 def _too_large(function: Callable[..., Any], name: str, size: int) -> str:
-    cells = getattr(function, "__closure__", None) or ()
-    code = getattr(function, "__code__", None)
-    captured = dict(zip(code.co_freevars, cells, strict=False)) if code else {}
-    sizes = {
-        variable: len(cloudpickle.dumps(cell.cell_contents))
-        for variable, cell in captured.items()
-    }
+    sizes = {variable: _rough_size(v) for variable, v in _captured(function).items()}
     largest = max(sizes, key=lambda variable: sizes[variable], default="")
-    culprit = (
-        f", of which variable {largest!r} takes {sizes[largest]}" if largest else ""
-    )
+    culprit = f", of which {largest!r} is about {sizes[largest]}" if largest else ""
     return (
-        f"{name} drags {size} bytes along{culprit} (limit {MAX_FUNCTION_BYTES}):"
-        " put large data with sparkray.put and pass the ref as an argument"
+        f"{name} drags {size} bytes along to every worker{culprit} (limit"
+        f" {MAX_FUNCTION_BYTES}): put large data with sparkray.put, and pass the ref"
+        " as an argument"
     )
+
+
+def _captured(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what a function takes along: its closure, and globals that it names."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    names = getattr(function, "__globals__", {})
+    captured = {name: names[name] for name in code.co_names if name in names}
+    cells = getattr(function, "__closure__", None) or ()
+    for variable, cell in zip(code.co_freevars, cells, strict=False):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            captured[variable] = cell.cell_contents
+    return captured
+
+
+def _rough_size(value: Any) -> int:
+    size = getattr(value, "nbytes", None)
+    return size if isinstance(size, int) else sys.getsizeof(value, 0)
