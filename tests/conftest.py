@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,8 +33,13 @@ MB = 1 << 20
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the clusters of this pytest process a root of their own, with a short name:
-    paths of Unix sockets are limited to 107 bytes."""
+    """Let Ctrl-C reach the drivers that tests start, also where a shell has it ignored.
+
+    Give the clusters of this pytest process a root of their own, with a short name: paths
+    of Unix sockets are limited to 107 bytes.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     root = Path(tempfile.mkdtemp(prefix="srt-", dir="/tmp"))
     os.environ[leaks.VARIABLE] = str(root)
     os.environ.pop("SPARKRAY_ADDRESS", None)

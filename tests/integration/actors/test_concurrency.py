@@ -155,6 +155,7 @@ def test_a_thousand_coroutines_run_at_a_time_by_default(gate: Gate) -> None:
 
 def test_coroutines_keep_to_a_limit(gate: Gate) -> None:
     actor = Mixed.options(max_concurrency=2).remote()
+    assert sparkray.get(actor.hello.remote(), timeout=20) == "hello"
     refs = [actor.meet.remote(gate) for _ in range(4)]
     assert sparkray.wait(refs, timeout=0.5)[0] == []
     gate.open()
