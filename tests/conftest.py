@@ -35,8 +35,8 @@ MB = 1 << 20
 def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C reach the drivers that tests start, also where a shell has it ignored.
 
-    Give the clusters of this pytest process a root of their own, with a short name: paths
-    of Unix sockets are limited to 107 bytes.
+    Give the clusters of this pytest process a root of their own, with a short name:
+    paths of Unix sockets are limited to 107 bytes.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
