@@ -281,7 +281,7 @@ def test_a_handle_in_the_store_keeps_the_actor() -> None:
 def test_the_death_of_an_actor_frees_its_resources() -> None:
     holder = Counter.options(resources={"gadget": 2}).remote()
     sparkray.get(holder.add.remote())
-    assert sparkray.available_resources().get("gadget", 0) == 0
+    until(lambda: sparkray.available_resources().get("gadget", 0) == 0, 5)
     sparkray.kill(holder)
     until(lambda: sparkray.available_resources().get("gadget") == 2, 5)
     again = Counter.options(resources={"gadget": 2}).remote()
