@@ -23,11 +23,25 @@ class Hello(msgspec.Struct, array_like=True, tag=40):
     address: Address
 
 
+class Argument(msgspec.Struct, array_like=True):
+    """A top-level `ObjectRef` argument, resolved by the worker before the call.
+
+    ``where`` is a position or a keyword.  Either ``value`` holds the serialized value,
+    or the object is stored and ``sources`` say where.
+    """
+
+    where: int | str
+    object_id: bytes
+    owner: Address | None
+    value: bytes | None
+    sources: list[ObjectSource]
+
+
 class DefineTask(msgspec.Struct, array_like=True, tag=41):
     """Owner -> worker: what all tasks with this template number have in common.
 
     Repeatable.  ``function`` is None if this function hash went over the connection
-    before.
+    before, and if it is so large that it lies in the store.
     Answer: none.
     Errors: none; a function that cannot be loaded fails its tasks.
     """
@@ -46,20 +60,7 @@ class DefineTask(msgspec.Struct, array_like=True, tag=41):
     method: str = ""  #: of an actor, instead of a function
     group: str = ""  #: its concurrency group, "" for the default one
     strategy: Strategy = Strategy()
-
-
-class Argument(msgspec.Struct, array_like=True):
-    """A top-level `ObjectRef` argument, resolved by the worker before the call.
-
-    ``where`` is a position or a keyword.  Either ``value`` holds the serialized value,
-    or the object is stored and ``sources`` say where.
-    """
-
-    where: int | str
-    object_id: bytes
-    owner: Address | None
-    value: bytes | None
-    sources: list[ObjectSource]
+    stored_function: Argument | None = None
 
 
 class PushTask(msgspec.Struct, array_like=True, tag=42):

@@ -95,7 +95,7 @@ class Submitter:
         self._burst = 0  #: submissions in quick succession so far
         self._flush_due = False
         self._held: set[SchedulingKey] = set()  #: keys whose tasks a burst holds back
-        self.templates = Templates(shared, ownership)
+        self.templates = Templates(shared, store)
         self.leasing = Leasing(self, shared)
         self.streams = Streams(shared, self.tasks, self._settle_value, self.settle)
 

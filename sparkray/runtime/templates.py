@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from sparkray.protocol.messages import DefineTask, LeaseSpec, Strategy
+from sparkray.protocol.messages import Argument, DefineTask, LeaseSpec, Strategy
+from sparkray.runtime.arguments import PutsArguments
 from sparkray.runtime.functions import TaskTemplate, pickle_function
-from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.refs import ObjectRef
 from sparkray.runtime.shared import Shared
-from sparkray.runtime.state.objects import Entry
 from sparkray.runtime.state.scheduling import KeyQueue, TemplateState
+from sparkray.store.serialize import serialize
+
+#: A larger function goes through the store: once to a node, not to each worker.
+SENT_MAX_BYTES: Final = 1 << 20
+
+
+class Function(NamedTuple):
+    """A function as it goes to workers; the refs keep what it needs in existence."""
+
+    hash: bytes
+    data: bytes | None
+    stored: Argument | None
+    refs: list[ObjectRef]
 
 
 class Templates:
     """All templates used here, and the scheduling keys that their tasks queue in."""
 
-    def __init__(self, shared: Shared, ownership: Ownership) -> None:
+    def __init__(self, shared: Shared, store: PutsArguments) -> None:
         self._shared = shared
-        self._ownership = ownership
+        self._store = store
         self._count = 0
         #: By resources, environment, strategy and depth; guarded by the runtime's lock.
         self.keys: dict[Any, KeyQueue] = {}
@@ -47,21 +59,13 @@ class Templates:
         if captured is not None and template.inherits:
             strategy = captured
         known: TemplateState | None = next(iter(template.states.values()), None)
-        if known is not None:
-            function_hash, data = known.define.function_hash, known.define.function
-            refs: list[ObjectRef] = []
-        else:
-            function_hash, data, refs = pickle_function(
-                template.function, template.name
-            )
+        function = self._dump(template) if known is None else known.function
         runtime_env = template.runtime_env or self._shared.runtime_env
         with self._shared.lock:
             number = self.new_number()
             key = self._key(template, runtime_env, depth, strategy)
             state = TemplateState(number, template.name, key, depth)
-            state.pinned = (
-                known.pinned if known else [self._pinned(ref) for ref in refs]
-            )
+        state.function = function
         state.captured = captured
         state.num_returns = template.num_returns
         state.max_retries = template.max_retries
@@ -69,8 +73,9 @@ class Templates:
         state.batch = template.max_retries != 0 and not template.max_calls
         state.define = DefineTask(
             template=state.template_id,
-            function_hash=function_hash,
-            function=data,
+            function_hash=function.hash,
+            function=function.data,
+            stored_function=function.stored,
             name=template.name,
             num_returns=template.num_returns,
             resources=template.resources,
@@ -115,7 +120,10 @@ class Templates:
             self.keys[shape] = key
         return key
 
-    def _pinned(self, ref: ObjectRef) -> Entry:
-        entry = self._ownership.entry_of(ref)
-        entry.pins += 1
-        return entry
+    def _dump(self, template: TaskTemplate) -> Function:
+        function_hash, data, refs = pickle_function(template.function, template.name)
+        if len(data) <= SENT_MAX_BYTES:
+            return Function(function_hash, data, None, refs)
+        entry = self._store.put_serialized(serialize(data), (), local=1, pins=0)
+        stored = Argument(0, entry.id, self._shared.address, None, entry.sources or [])
+        return Function(function_hash, None, stored, [*refs, ObjectRef(entry.id)])

@@ -11,6 +11,7 @@ import cloudpickle
 
 from sparkray.protocol.codec import encode
 from sparkray.protocol.messages import (
+    Argument,
     DefineTask,
     PushTask,
     ReturnValue,
@@ -46,7 +47,8 @@ class Calls:
         self._fetcher = runtime.fetcher
         self._answers = answers
         self._results = results
-        self._functions: dict[bytes, Any] = {}  #: by hash: bytes, or what they load to
+        #: By hash: the pickle, where it lies in the store, or the function itself.
+        self._functions: dict[bytes, Any] = {}
         self.instance: Any = None  #: of an actor: what methods are called on
 
     def define(self, channel: Channel, message: DefineTask) -> None:
@@ -54,6 +56,10 @@ class Calls:
         if message.function is not None:
             self._functions.setdefault(message.function_hash, message.function)
             message.function = None
+        elif message.stored_function is not None:
+            known = self._functions.get(message.function_hash)
+            if known is None or isinstance(known, Argument):  # not where it was before
+                self._functions[message.function_hash] = message.stored_function
         if message.method and running.actor is not None:
             message.strategy = running.actor.strategy
         channel.peer.templates[message.template] = Template(message)
@@ -64,6 +70,8 @@ class Calls:
             known = getattr(self.instance, define.method)
         else:
             known = self._functions[define.function_hash]
+            if isinstance(known, Argument):
+                known = self._fetcher.argument_value(known)
             if isinstance(known, bytes):
                 known = cloudpickle.loads(known)
                 self._functions[define.function_hash] = known

@@ -73,11 +73,11 @@ class TemplateState:
         "captured",
         "define",
         "depth",
+        "function",
         "key",
         "max_retries",
         "name",
         "num_returns",
-        "pinned",
         "retry_exceptions",
         "run_s",
         "template_id",
@@ -97,7 +97,7 @@ class TemplateState:
         self.batch = True  #: several may be in flight to a worker
         self.captured: Any = None  #: the strategy that its tasks' parents hand on
         self.define: Any = None  #: the DefineTask message
-        self.pinned: list[Entry] = []  #: objects that the function's closure refers to
+        self.function: Any = None  #: its pickle, and the refs that this needs
 
     def note_run(self, run_s: float) -> None:
         known = self.run_s

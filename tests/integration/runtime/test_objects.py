@@ -391,3 +391,40 @@ print((sparkray.get(ref) == array).all(), sparkray.get(same.remote(ref)))
     assert run.stdout.split() == ["True", "49999999"], run.stderr
     warnings = [line for line in run.stderr.splitlines() if "/dev/shm" in line]
     assert len(warnings) == 1 and "67108864" in warnings[0], run.stderr
+
+
+# --- what functions take along ---
+
+
+def dragging(value: Any) -> Any:
+    @sparkray.remote
+    def look() -> Any:
+        return value[-1]
+
+    return look
+
+
+def test_a_large_function_is_stored_once_and_goes_with_its_last_user() -> None:
+    array = np.arange(MB)
+    look = dragging(array)
+    assert sparkray.get([look.remote() for _ in range(8)]) == [MB - 1] * 8
+    (stored,) = [row for row in rows() if row.state == "stored"]
+    assert stored.size_bytes >= array.nbytes
+    look.remote()  # runs though nobody keeps the function
+    del look
+    until(nothing_is_left)
+    assert sparkray.get(dragging(array).remote()) == MB - 1  # once more, by its hash
+    until(nothing_is_left)
+
+
+def test_a_ref_in_a_closure_goes_with_the_function() -> None:
+    ref = sparkray.put(np.arange(MB))
+
+    @sparkray.remote
+    def total() -> float:
+        return float(sparkray.get(ref).sum())
+
+    assert sparkray.get(total.remote()) == MB * (MB - 1) / 2
+    assert rows()
+    del ref, total
+    until(lambda: all(row.local_refs == 0 for row in rows()))
