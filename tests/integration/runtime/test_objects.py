@@ -418,13 +418,15 @@ def test_a_large_function_is_stored_once_and_goes_with_its_last_user() -> None:
 
 
 def test_a_ref_in_a_closure_goes_with_the_function() -> None:
-    ref = sparkray.put(np.arange(MB))
+    def summing(ref: sparkray.ObjectRef) -> Any:
+        @sparkray.remote
+        def total() -> float:
+            return float(sparkray.get(ref).sum())
 
-    @sparkray.remote
-    def total() -> float:
-        return float(sparkray.get(ref).sum())
+        return total
 
+    total = summing(sparkray.put(np.arange(MB)))
     assert sparkray.get(total.remote()) == MB * (MB - 1) / 2
-    assert rows()
-    del ref, total
+    assert any(row.state == "stored" for row in rows())
+    del total
     until(lambda: all(row.local_refs == 0 for row in rows()))
