@@ -38,6 +38,7 @@ class RuntimeCalls:
     """Takes every message of an attached runtime.
 
     Args:
+        flush_logs: sends what workers have printed.
         spawn: runs a coroutine beside everything else.
     """
 
@@ -51,12 +52,13 @@ class RuntimeCalls:
         objects: ObjectDesk,
         actors: ActorDesk,
         uplink: Uplink,
+        flush_logs: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._node_id = node_id
         self._jobs, self._leases, self._fleet = jobs, leases, fleet
         self._objects, self._uplink, self._spawn = objects, uplink, spawn
-        self._actors = actors
+        self._actors, self._flush = actors, flush_logs
         self._dumps: dict[int, asyncio.Future[list[m.ObjectRow]]] = {}
         self._numbers = itertools.count(FIRST_NUMBER)
 
@@ -100,6 +102,10 @@ class RuntimeCalls:
 
     def _unblocked(self, member: Member, message: m.Unblocked) -> None:
         self._leases.blocked(member.worker_id, False)
+
+    def _flush_logs(self, member: Member, message: m.FlushLogs) -> None:
+        self._flush()
+        member.channel.send(m.Done(message.call))
 
     def _kill_worker(self, member: Member, message: m.KillWorker) -> None:
         self._answer(member, message.call, self._kill(message))
@@ -202,6 +208,7 @@ _HANDLERS: Final[dict[type, Callable[[RuntimeCalls, Member, Any], None]]] = {
     m.ReturnLease: RuntimeCalls._return_lease,
     m.Blocked: RuntimeCalls._blocked,
     m.Unblocked: RuntimeCalls._unblocked,
+    m.FlushLogs: RuntimeCalls._flush_logs,
     m.KillWorker: RuntimeCalls._kill_worker,
     m.AskDeath: RuntimeCalls._ask_death,
     m.HeadCall: RuntimeCalls._head_call,

@@ -144,6 +144,7 @@ class AgentService:
             spawn=self.spawn,
         )
         self.actors = ActorDesk(self.members, self.fleet, self.uplink, self.spawn)
+        self.logs = LogTailer(self._printed)
         self.calls = RuntimeCalls(
             options.node_id,
             jobs=self.jobs,
@@ -152,9 +153,9 @@ class AgentService:
             objects=self.objects,
             actors=self.actors,
             uplink=self.uplink,
+            flush_logs=self.logs.flush,
             spawn=self.spawn,
         )
-        self.logs = LogTailer(self._printed)
         self._server = ChannelServer(
             os.path.join(options.session_dir, "agent.sock"), token, self
         )

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from sparkray.api import join, packages
 from sparkray.api import runtime_env as runtime_env_
@@ -34,6 +34,8 @@ from sparkray.runtime.interrupts import InterruptShield
 _log = logging.getLogger("sparkray")
 #: Modules that are worth importing before workers are forked, if the driver has them.
 _PRELOAD = ("pandas", "pyarrow", "scipy", "sklearn", "torch")
+#: How long the last lines of tasks may keep a driver from ending.
+_FLUSH_LOGS_S: Final = 1.0
 #: Stands for a SparkSession among the arguments of `init`.
 _ON_SPARK = "a SparkSession"
 
@@ -226,6 +228,8 @@ def shutdown() -> None:
         if session is None:
             return
         try:
+            if session.runtime.attached.config.log_to_driver:
+                session.runtime.flush_logs(_FLUSH_LOGS_S)
             session.runtime.close()
             session.shield.remove()
         finally:

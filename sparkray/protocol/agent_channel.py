@@ -443,6 +443,17 @@ class ActorChanged(msgspec.Struct, array_like=True, tag=34):
     row: bytes
 
 
+class FlushLogs(msgspec.Struct, array_like=True, tag=35):
+    """Driver -> its agent: send me what workers of this node have printed until now.
+
+    Repeatable.
+    Answer: `Done`, after the `LogLines`.
+    Errors: none.
+    """
+
+    call: int
+
+
 AgentMessage = (
     Attach
     | Attached
@@ -478,4 +489,5 @@ AgentMessage = (
     | ActorExiting
     | WatchActor
     | ActorChanged
+    | FlushLogs
 )

@@ -10,6 +10,7 @@ because the threads and sockets of its parent did not come along.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -32,6 +33,7 @@ from sparkray.protocol.messages import (
     CancelObject,
     CopyMade,
     DumpObjects,
+    FlushLogs,
     GetObject,
     HeadCall,
     JobConfig,
@@ -304,6 +306,12 @@ class Runtime:
         )
 
     # --- the end ---
+
+    def flush_logs(self, timeout_s: float) -> None:
+        """Print what workers of this node have printed until now, as far as it comes
+        in time."""
+        with contextlib.suppress(SparkrayError, TimeoutError):
+            self.shared.agent.call(FlushLogs, timeout_s)
 
     def close(self, reason: str = "sparkray.shutdown() was called") -> None:
         """Leave the cluster; everything that still waits gets an error."""

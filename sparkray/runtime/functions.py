@@ -13,7 +13,7 @@ from sparkray.protocol.messages import Strategy
 from sparkray.resources import Vector
 from sparkray.runtime.refs import ObjectRef, collecting
 from sparkray.store.code import dump_function
-from sparkray.store.explain import explain_unpicklable
+from sparkray.store.explain import NotPicklableError, explain_unpicklable
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,9 @@ def pickle_function(
             data = dump_function(function)
         except Exception as error:
             chain = explain_unpicklable(function, name)
-            raise TypeError(f"cannot send {name} to workers: {chain}") from error
+            raise NotPicklableError(
+                f"cannot send {name} to workers: {chain}"
+            ) from error
     if len(data) > MAX_FUNCTION_BYTES:
         raise ValueError(_too_large(function, name, len(data)))
     if len(data) > LARGE_FUNCTION_BYTES:

@@ -34,7 +34,7 @@ from typing import Any, Final, TypeAlias
 from sparkray.exceptions import SparkrayError
 from sparkray.store import code, reducers
 from sparkray.store.copying import copy_into
-from sparkray.store.explain import explain_unpicklable
+from sparkray.store.explain import NotPicklableError, explain_unpicklable
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -256,7 +256,7 @@ def _serialize_by_value(value: Any, name: str) -> Serialized:
     except Exception as error:  # user code runs in here
         name = name or _name_of(value)
         chain = explain_unpicklable(value, name)
-        raise TypeError(f"cannot serialize {name}: {chain}") from error
+        raise NotPicklableError(f"cannot serialize {name}: {chain}") from error
     return _finish(stream.getvalue(), buffers)
 
 

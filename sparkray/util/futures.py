@@ -13,6 +13,7 @@ import concurrent.futures.thread
 import contextlib
 import functools
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -25,16 +26,25 @@ from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
 import sparkray
-from sparkray.exceptions import SparkrayError
+from sparkray.exceptions import SparkrayError, TaskError, WorkerCrashedError
 
-__all__ = ["BrokenExecutor", "Executor"]
+__all__ = ["BrokenCall", "BrokenExecutor", "Executor"]
 
+_log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+class BrokenCall(WorkerCrashedError, BrokenExecutor):
+    """The process that ran a call ended.  Unlike a process pool, which is of no use
+    then, the executor goes on in another one."""
+
+
 class Executor(concurrent.futures.Executor):
     """Runs calls as tasks on the cluster.
+
+    What a call raises is the exception of its future as it was raised; the `TaskError`
+    with the traceback from there is chained to it.
 
     Args:
         max_workers: how many calls run at a time; default: as many as the cluster has
@@ -56,14 +66,14 @@ class Executor(concurrent.futures.Executor):
         *,
         task_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if max_workers is None:
-            max_workers = max(1, int(sparkray.cluster_resources().get("CPU", 1)))
-        if max_workers <= 0:
+        if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         if not sparkray.is_initialized():
             sparkray.init()
+        if max_workers is None:
+            max_workers = max(1, int(sparkray.cluster_resources().get("CPU", 1)))
         setup = None
         if initializer is not None:
             made = _Setup(uuid.uuid4().hex, initializer, tuple(initargs))
@@ -277,21 +287,44 @@ class _Pump:
         outcome, work.outcome = work.outcome, None  # they refer to one another
         error = outcome.exception()
         if isinstance(error, _InitializerError):
-            self._break(str(error))
-            work.future.set_exception(BrokenExecutor(self._broken))
+            self._break(error)
+            work.future.set_exception(self._broken_error(error))
         elif error is not None:
-            work.future.set_exception(error)
+            work.future.set_exception(_as_raised(error))
         else:
             work.future.set_result(outcome.result())
 
-    def _break(self, why: str) -> None:
+    def _break(self, error: BaseException) -> None:
+        _log.critical("the initializer of an executor raised:", exc_info=error)
+        why = getattr(error, "cause", None) or error
         with self._lock:
             self._broken = f"the initializer raised: {why}"
             dropped = [*self._waiting]
             self._waiting.clear()
         for work in dropped:
             if work.future.set_running_or_notify_cancel():
-                work.future.set_exception(BrokenExecutor(self._broken))
+                work.future.set_exception(self._broken_error(error))
+
+    def _broken_error(self, cause: BaseException) -> BrokenExecutor:
+        made = BrokenExecutor(self._broken)
+        made.__cause__ = cause
+        return made
+
+
+def _as_raised(error: BaseException) -> BaseException:
+    """Return the error of a task as executors of the standard library give it."""
+    if isinstance(error, TaskError) and isinstance(error.cause, Exception):
+        raised = error.cause
+        # A new one: what it was chained to would be chained to itself.
+        raised.__cause__ = TaskError(
+            error.function_name, error.traceback_text, None, error.where
+        )
+        return raised
+    if isinstance(error, WorkerCrashedError):
+        made = BrokenCall(error.task, error.reason, error.log_tail)
+        made.__cause__ = error
+        return made
+    return error
 
 
 def _results(futures: list[Future[list[_T]]], deadline: float | None) -> Iterator[_T]:

@@ -244,3 +244,12 @@ def test_the_jobs_environment_reaches_tasks_and_their_own_wins() -> None:
     assert sparkray.get(parent.remote(), timeout=30) == ("job", "parent")
     own = variables.options(runtime_env={"env_vars": {"SR_A": "own"}})
     assert sparkray.get(own.remote(), timeout=30) == ("own", "job")
+
+
+def test_what_the_last_task_prints_is_seen_before_the_program_ends() -> None:
+    run = run_driver(
+        "import sparkray\n"
+        "sparkray.init(address='local', num_cpus=1)\n"
+        "sparkray.get(sparkray.remote(print).remote('the last line'))\n"
+    )
+    assert "the last line" in run.stdout, run.stderr

@@ -1,6 +1,8 @@
 import concurrent.futures
 import gc
 import os
+import pickle
+import sys
 import threading
 import time
 import weakref
@@ -255,3 +257,98 @@ def test_no_reference_to_arguments_or_results_is_kept() -> None:
                 until(lambda seen=seen: seen() is None, 5)
     finally:
         gc.enable()
+
+
+def test_a_call_raises_what_it_would_have_raised_here() -> None:
+    def fail() -> None:
+        raise LookupError("no", "such")
+
+    with Executor(1) as executor:
+        error = executor.submit(fail).exception(timeout=30)
+    assert type(error) is LookupError and error.args == ("no", "such")
+    assert isinstance(error.__cause__, sparkray.exceptions.TaskError)
+    assert 'raise LookupError("no", "such")' in str(error.__cause__)
+
+
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise pickle.PicklingError("not this one")
+
+
+class Unloadable:
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise pickle.UnpicklingError("not here")
+
+
+class ExitsOnLoad:
+    def __reduce__(self) -> Any:
+        return os._exit, (3,)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "error"),
+    [
+        (id, Unpicklable(), pickle.PicklingError),
+        (id, Unloadable(), pickle.UnpicklingError),
+        (id, ExitsOnLoad(), BrokenExecutor),
+        (lambda kind: kind(), Unpicklable, pickle.PicklingError),
+        (lambda kind: kind(), Unloadable, pickle.UnpicklingError),
+        (sys.exit, 1, BrokenExecutor),
+        (os._exit, 1, BrokenExecutor),
+    ],
+)
+def test_what_cannot_travel_fails_its_call_and_no_other(
+    call: Any, argument: Any, error: type[Exception]
+) -> None:
+    with Executor(1, task_options={"max_retries": 0}) as executor:
+        bad, good = executor.submit(call, argument), executor.submit(pow, 2, 2)
+        with pytest.raises(error):
+            bad.result(timeout=30)
+        assert good.result(timeout=30) == 4
+
+
+def test_a_failing_initializer_is_told_with_its_cause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Executor(1, lambda: {}["licence"]) as executor:  # type: ignore[misc]
+        error = executor.submit(pow, 2, 2).exception(timeout=30)
+        assert isinstance(error, BrokenExecutor) and "KeyError" in str(error)
+        assert "KeyError: 'licence'" in str(error.__cause__)
+    assert "initializer" in caplog.text
+
+
+def test_a_reader_that_stops_cancels_what_waits(tmp_path: Any) -> None:
+    gate, tally = Gate(tmp_path), Tally(tmp_path)
+
+    def work(n: int) -> int:
+        tally.add(n)
+        if n:
+            gate.wait()
+        return n
+
+    with Executor(1) as executor:
+        results = executor.map(work, range(5))
+        assert next(results) == 0
+        until(lambda: tally.count() == 2)
+        results.close()  # type: ignore[attr-defined]
+        gate.open()
+    assert tally.lines() == ["0", "1"]
+
+
+def test_after_the_programs_end_nothing_more_is_taken() -> None:
+    run = run_driver(
+        "import atexit, sparkray\n"
+        "from sparkray.util.futures import Executor\n"
+        "def late():\n"
+        "    try: executor.submit(id, None)\n"
+        "    except RuntimeError as error: print(error)\n"
+        "atexit.register(late)\n"
+        "sparkray.init(address='local', num_cpus=1)\n"
+        "executor = Executor(1)\n"
+        "print(executor.submit(pow, 2, 3).result())\n"
+    )
+    assert run.stdout == "8\ncannot schedule new futures after shutdown\n", run.stderr
