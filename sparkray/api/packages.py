@@ -14,7 +14,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
@@ -29,7 +29,9 @@ from sparkray.protocol.environments import (
     address_of,
     manifest_key,
     package_of,
+    packages_in,
     piece_key,
+    use_key,
 )
 from sparkray.runtime import core
 
@@ -111,12 +113,15 @@ def close(packages: list[Package]) -> None:
 def ship(runtime: core.Runtime, env: str) -> str:
     """Pack and upload; return the environment as it travels.
 
+    What the environment names as a package already is kept for this job as well.
+
     Raises:
         ValueError: as `pack`.
         SparkrayError: the head is away.
     """
     env, packages = pack(env)
     try:
+        _keep(runtime, set(packages_in(env)) - {package.name for package in packages})
         upload(runtime, packages)
     finally:
         close(packages)
@@ -124,11 +129,12 @@ def ship(runtime: core.Runtime, env: str) -> str:
 
 
 def upload(runtime: core.Runtime, packages: list[Package]) -> None:
-    """Store packages in the head, unless they are there.
+    """Store packages in the head for this job, unless they are there.
 
     Raises:
         SparkrayError: the head is away.
     """
+    _keep(runtime, {package.name for package in packages})
     for package in packages:
         _upload(runtime, package)
 
@@ -187,6 +193,12 @@ def _hash_of(file: IO[bytes]) -> str:
     while data := file.read(1 << 20):
         digest.update(data)
     return digest.hexdigest()
+
+
+def _keep(runtime: core.Runtime, names: Iterable[str]) -> None:
+    """Have the head keep packages, there or to come, until this job ends."""
+    for name in names:
+        _put(runtime, use_key(name, runtime.job_id), b"")
 
 
 def _upload(runtime: core.Runtime, package: Package) -> None:

@@ -22,12 +22,13 @@ from sparkray.head.actors import ActorDesk
 from sparkray.head.outbox import Outbox
 from sparkray.head.placement import PlacementDesk
 from sparkray.head.state import nodes as node_state
+from sparkray.head.state import packages
 from sparkray.head.state.jobs import JobTable
 from sparkray.head.state.kv import KVTable
 from sparkray.head.state.nodes import NodeState, NodeTable
 from sparkray.ids import new_job_id
 from sparkray.protocol import codec, control
-from sparkray.protocol.actors import ActorRow, CreateActor
+from sparkray.protocol.actors import DEAD, ActorRow, CreateActor
 from sparkray.protocol.control import DownItem, NodeInfo, UpItem
 from sparkray.transport.client import Peer
 from sparkray.transport.tls import TLSFiles
@@ -90,7 +91,7 @@ class HeadService:
         self.actors = ActorDesk(
             alive=self.nodes.alive,
             call_agent=self._call_agent,
-            tell=lambda rows: self._tell_all(DownItem(actors=rows)),
+            tell=self._actors_changed,
             spawn=self._spawn,
             infeasible_timeout_s=settings.infeasible_timeout_s,
             group=lambda group_id: self.groups.table.groups.get(group_id),
@@ -172,6 +173,13 @@ class HeadService:
             self._tell_all(DownItem(job_ended=control.JobEnded(job_id)))
             self.actors.perform(self.actors.table.job_ended(job_id))
             self.groups.perform(self.groups.table.job_ended(job_id))
+            packages.drop_unused(self.kv, self.jobs.is_alive)
+
+    def _actors_changed(self, rows: list[ActorRow]) -> None:
+        self._tell_all(DownItem(actors=rows))
+        for row in rows:
+            if row.detached and row.state == DEAD:  # so is the job that it had
+                asyncio.get_running_loop().call_soon(self.end_job, row.job_id)
 
     def _end_actors_of_group(self, group_id: bytes, reason: str) -> None:
         self.actors.perform(self.actors.table.group_removed(group_id, reason))
@@ -192,6 +200,8 @@ class HeadService:
                 start_unix_s=time.time(),
             )
             self.jobs.add(own)
+            envs = request.spec.runtime_env, own.config.runtime_env
+            packages.note_use(self.kv, own.job_id, *envs)
             spec = msgspec.structs.replace(request.spec, job_id=own.job_id)
             request = msgspec.structs.replace(request, job_id=own.job_id, spec=spec)
         return self.actors.create(request)

@@ -2,6 +2,7 @@
 
     NAMESPACE   "NAME"      a `Manifest`
                 "NAME/0"    the first piece of the file, "NAME/1" the next...
+                "NAME@JOB"  that job uses it; written before anything else of it
 
 A package is a zip or a wheel, named by the hash of its bytes: whoever has the name can
 tell the right file.
@@ -24,6 +25,7 @@ MAX_PACKAGE_BYTES: Final = 512 * 1024 * 1024
 SETUP_TIMEOUT_S: Final = 600.0
 
 _PACKAGE = re.compile(r"package:([0-9a-f]{64}\.(?:zip|whl))")
+_USE: Final = b"@"
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True):
@@ -90,3 +92,20 @@ def manifest_key(name: str) -> bytes:
 
 def piece_key(name: str, number: int) -> bytes:
     return f"{name}/{number}".encode()
+
+
+def use_key(name: str, job_id: bytes) -> bytes:
+    return name.encode() + _USE + job_id.hex().encode()
+
+
+def use_of(key: bytes) -> tuple[bytes, bytes | None]:
+    """Return the package that a key belongs to, and the job if the key notes a use."""
+    name, is_use, job = key.partition(_USE)
+    if is_use:
+        return name, bytes.fromhex(job.decode())
+    return key.partition(b"/")[0], None
+
+
+def packages_in(runtime_env: str) -> list[str]:
+    """Return the names of the packages that an environment as it travels needs."""
+    return _PACKAGE.findall(runtime_env)

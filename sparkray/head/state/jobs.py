@@ -39,6 +39,11 @@ class JobTable:
             del self._jobs[old]
         return True
 
+    def is_alive(self, job_id: bytes) -> bool:
+        """Whether a job is known and has not ended."""
+        job = self._jobs.get(job_id)
+        return job is not None and job.alive
+
     def of_node(self, node_id: bytes) -> list[bytes]:
         """Return the jobs whose drivers run on a node."""
         return [

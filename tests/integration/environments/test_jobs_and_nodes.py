@@ -1,6 +1,7 @@
 """Environments of whole jobs, and on other nodes; what is left of them."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -8,7 +9,10 @@ from typing import Any
 import pytest
 
 import sparkray
-from tests.support import run_driver
+from sparkray.protocol import control
+from sparkray.protocol.environments import NAMESPACE
+from sparkray.runtime import core
+from tests.support import run_driver, until
 
 
 def _project(root: Path, word: str, module: str = "env_module") -> Path:
@@ -97,3 +101,53 @@ def test_nothing_of_an_environment_is_left(
     assert unpacked()
     fresh.shutdown()
     assert not unpacked()
+
+
+def _stored() -> list[bytes]:
+    """Return the keys of all packages that are in the head, pieces and uses too."""
+    keys: list[bytes] = (
+        core.current().head_call("KVKeys", control.KVKeys(NAMESPACE, b"")).keys
+    )
+    return keys
+
+
+USER = """
+import sparkray
+sparkray.init(address={address!r}, namespace="space")
+
+@sparkray.remote(runtime_env={{"working_dir": {root!r}}})
+class Reader:
+    def read(self): return open("sub/data.txt").read()
+
+kept = Reader.options(name="kept", lifetime="detached", max_restarts=1).remote()
+print(sparkray.get([kept.read.remote(), Reader.remote().read.remote()]))
+"""
+
+
+def test_packages_leave_the_head_with_the_last_job_that_uses_them(
+    start_cluster: Callable[..., Any], tmp_path: Path
+) -> None:
+    cluster = start_cluster(num_cpus=2)
+    root = _project(tmp_path / "w", "kept")
+    done = run_driver(USER.format(address=cluster.address, root=str(root)))
+    assert done.stdout.strip() == "['kept', 'kept']", done.stderr
+    sparkray.init(address=cluster.address, namespace="space")
+    until(lambda: sum(b"@" in key for key in _stored()) == 1)
+    second = cluster.add_node(num_cpus=1, resources={"second": 1})
+    cluster.wait_for_nodes()
+    task = look.options(runtime_env={"working_dir": root}, resources={"second": 1})
+    assert sparkray.get(task.remote("env_module"), timeout=40)[1] == "kept"
+    sparkray.kill(sparkray.get_actor("kept"))
+    until(lambda: not any(job.alive for job in _jobs() if not job.driver_node))
+    assert _stored(), "this job uses it as well"
+    sparkray.shutdown()
+    sparkray.init(address=cluster.address)
+    until(lambda: _stored() == [])
+    cluster.remove_node(second)
+
+
+def _jobs() -> list[control.JobInfo]:
+    jobs: list[control.JobInfo] = (
+        core.current().head_call("ListJobs", control.ListJobs()).jobs
+    )
+    return jobs

@@ -56,7 +56,7 @@ def value_of(module: str) -> Any:
 def _packages() -> list[bytes]:
     request = control.KVKeys(NAMESPACE, b"")
     keys = core.current().head_call("KVKeys", request).keys
-    return [key for key in keys if b"/" not in key]
+    return [key for key in keys if b"/" not in key and b"@" not in key]
 
 
 def test_a_working_directory_is_where_tasks_are_and_import_from(

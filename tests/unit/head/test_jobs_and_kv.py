@@ -1,8 +1,10 @@
 import pytest
 
+from sparkray.head.state import packages
 from sparkray.head.state.jobs import MAX_ENDED, JobTable
 from sparkray.head.state.kv import KVTable
 from sparkray.protocol.control import JobInfo
+from sparkray.protocol.environments import NAMESPACE, use_key
 from sparkray.protocol.messages import JobConfig
 
 CONFIG = JobConfig("", [], "", True, "", [])
@@ -83,3 +85,23 @@ def test_keys_are_found_by_prefix_and_deleted_once() -> None:
     assert kv.delete("", b"aa") is None
     assert kv.keys("", b"") == [b"ab", b"b"]
     assert kv.keys("other", b"") == []
+
+
+def test_a_package_stays_until_the_last_job_that_uses_it_has_ended() -> None:
+    name, other = f"{1:064x}.zip", f"{2:064x}.whl"
+    kv, alive = KVTable(), {b"a", b"b"}
+    for key in (name, f"{name}/0", other, f"{other}/0"):
+        kv.put(NAMESPACE, key.encode(), b"x", overwrite=True)
+    kv.put(NAMESPACE, use_key(name, b"a"), b"", overwrite=True)
+    packages.note_use(kv, b"b", f'{{"working_dir":"package:{name}"}}', "")
+    kv.put(NAMESPACE, use_key(other, b"a"), b"", overwrite=True)
+    kv.put("elsewhere", b"k", b"x", overwrite=True)
+    packages.drop_unused(kv, alive.__contains__)
+    assert len(kv.keys(NAMESPACE, b"")) == 7
+    alive.remove(b"a")
+    packages.drop_unused(kv, alive.__contains__)
+    kept = [name.encode(), f"{name}/0".encode(), use_key(name, b"b")]
+    assert kv.keys(NAMESPACE, b"") == kept
+    alive.clear()
+    packages.drop_unused(kv, alive.__contains__)
+    assert kv.keys(NAMESPACE, b"") == [] and kv.keys("elsewhere", b"") == [b"k"]
