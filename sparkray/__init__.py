@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sparkray.api.actor import get_actor as get_actor
     from sparkray.api.actor import kill as kill
     from sparkray.api.actor import list_named_actors as list_named_actors
-    from sparkray.api.actor import method as method
+    from sparkray.api.actor_methods import method as method
     from sparkray.api.cluster_info import available_resources as available_resources
     from sparkray.api.cluster_info import cluster_resources as cluster_resources
     from sparkray.api.cluster_info import nodes as nodes
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
 
 #: Module -> the public names that live in it.
 _HOMES = {
-    "sparkray.api.actor": "get_actor kill list_named_actors method",
+    "sparkray.api.actor": "get_actor kill list_named_actors",
+    "sparkray.api.actor_methods": "method",
     "sparkray.api.context": "RuntimeContext get_runtime_context",
     "sparkray.api.cluster_info": "available_resources cluster_resources nodes",
     "sparkray.api.objects": "cancel get put wait",

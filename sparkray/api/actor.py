@@ -10,16 +10,23 @@ A handle keeps its actor: when the last one is gone, and no call waits, the acto
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
-import cloudpickle
 import msgspec
 
 from sparkray.api import actor_options as options_
 from sparkray.api import packages, runtime_env, session
-from sparkray.api.options import DYNAMIC, STREAMING
+from sparkray.api.actor_methods import (
+    HandleInfo,
+    MethodInfo,
+    check_group,
+    constructor_of,
+    describe,
+    method_names,
+    signature_of,
+    template_of,
+)
 from sparkray.api.signature import CallSignature
 from sparkray.exceptions import ActorDiedError
 from sparkray.protocol import actors as p
@@ -27,54 +34,7 @@ from sparkray.protocol.codec import encode
 from sparkray.runtime import core
 from sparkray.runtime.functions import ActorTemplate, MethodTemplate
 from sparkray.runtime.refs import ObjectRef
-
-_OF_EVERY_OBJECT: Final = frozenset(dir(object))
-_OPTIONS_ATTRIBUTE: Final = "__sparkray_method_options__"
-
-
-class MethodInfo(msgspec.Struct, array_like=True):
-    """One method of a class, as its handles need it."""
-
-    name: str
-    parameters: list[tuple[str, int, bool]]  #: name, kind, has a default
-    num_returns: int
-    max_retries: int | None
-    retry_exceptions: bytes  #: pickled classes, b"" for none, b"1" for all
-    group: str
-    backpressure: int
-    known: bool  #: whether the signature could be read
-
-
-class HandleInfo(msgspec.Struct, array_like=True):
-    """What a handle is made from, wherever it goes."""
-
-    class_name: str
-    methods: list[MethodInfo]
-    max_task_retries: int
-    max_pending: int
-    in_order: bool
-    groups: list[str] = []  #: names of its concurrency groups
-
-
-def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a method of an actor class its own options.
-
-    Args:
-        num_returns: how many refs a call returns, ``"streaming"`` or ``"dynamic"``.
-        max_task_retries: how often a call is tried again when the actor restarts.
-        retry_exceptions: whether, or for which exceptions, a call is tried again.
-        concurrency_group: the group whose threads or slots it uses.
-
-    Raises:
-        TypeError, ValueError: a wrong option.
-    """
-    checked = options_.check(given, options_.METHOD_CHECKS)
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        setattr(function, _OPTIONS_ATTRIBUTE, checked)
-        return function
-
-    return decorate
+from sparkray.runtime.state.actor import ActorClient
 
 
 class ActorClass:
@@ -104,14 +64,16 @@ class ActorClass:
 
     @functools.cached_property
     def _init(self) -> CallSignature:
-        return CallSignature(_init_of(self._cls), f"{self._cls.__name__}.__init__")
+        return CallSignature(
+            constructor_of(self._cls), f"{self._cls.__name__}.__init__"
+        )
 
     @functools.cached_property
     def _info(self) -> HandleInfo:
         cls = self._cls
         return HandleInfo(
             class_name=cls.__name__,
-            methods=[_info(cls, name) for name in _method_names(cls)],
+            methods=[describe(cls, name) for name in method_names(cls)],
             max_task_retries=self._options.max_task_retries,
             max_pending=self._options.max_pending_calls,
             in_order=self._options.in_order,
@@ -120,7 +82,7 @@ class ActorClass:
 
     def _check_groups(self) -> None:
         for info in self._info.methods:
-            _check_group(self._info, info.name, info.group)
+            check_group(self._info, info.name, info.group)
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Make an actor; returns at once, while it is being made.
@@ -134,10 +96,12 @@ class ActorClass:
         self._init.check(args, kwargs)
         runtime = session.ensure_runtime()
         template = self._template_for(runtime)
-        actor_id, ref, existing = runtime.actors.create(template, args, kwargs)
-        if not existing:
+        client, ref = runtime.actor_maker.create(template, args, kwargs)
+        if client is None:
             return get_actor(self._options.name, self._options.namespace or None)
-        return ActorHandle(actor_id, self._info, ref)
+        handle = ActorHandle(client.actor_id, self._info, ref)
+        handle.__sparkray__.attach(runtime, client)
+        return handle
 
     def options(self, **given: Any) -> ActorClass:
         """Return this class with other options; this one stays as it is.
@@ -202,16 +166,16 @@ class ActorClass:
 class ActorMethod:
     """A method of one actor: call `remote`."""
 
-    __slots__ = ("_handle", "_info", "_signature", "_template")
+    __slots__ = ("_bond", "_info", "_signature", "_template")
 
     def __init__(
         self,
-        handle: ActorHandle,
+        bond: _Bond,
         info: MethodInfo,
         signature: CallSignature | None,
         template: MethodTemplate,
     ) -> None:
-        self._handle, self._info = handle, info
+        self._bond, self._info = bond, info
         self._signature, self._template = signature, template
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
@@ -226,7 +190,7 @@ class ActorMethod:
             kwargs or not signature.fewest <= len(args) <= signature.most
         ):
             signature.check(args, kwargs)
-        return self._handle._call(self._template, args, kwargs)
+        return self._bond.call(self._template, args, kwargs)
 
     def options(self, **given: Any) -> ActorMethod:
         """Return this method with other options.
@@ -235,17 +199,81 @@ class ActorMethod:
             TypeError, ValueError: a wrong option.
         """
         checked = options_.check(given, options_.METHOD_CHECKS)
-        group = checked.get("concurrency_group", "")
-        _check_group(self._handle._info, self._info.name, group)
-        template = _template(self._handle._info, self._info, checked)
-        return ActorMethod(self._handle, self._info, self._signature, template)
+        owner = self._bond.info
+        check_group(owner, self._info.name, checked.get("concurrency_group", ""))
+        template = template_of(owner, self._info, checked)
+        return ActorMethod(self._bond, self._info, self._signature, template)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = self._template.name
         raise TypeError(f"{name} runs in an actor: call .{self._info.name}.remote(...)")
 
     def __repr__(self) -> str:
-        return f"<method {self._info.name} of {self._handle!r}>"
+        return f"<method {self._info.name} of {self._bond!r}>"
+
+
+class _Bond:
+    """What a handle knows: kept apart, for any name may be one of the user's methods.
+
+    Args:
+        ref: keeps the actor; None: this handle does not.
+        cluster: where the actor lives, b"" if unknown.
+    """
+
+    __slots__ = (
+        "actor_id", "client", "cluster", "info", "methods", "prepared", "ref", "runtime"
+    )  # fmt: skip
+
+    def __init__(
+        self, actor_id: bytes, info: HandleInfo, ref: ObjectRef | None, cluster: bytes
+    ) -> None:
+        self.actor_id, self.info, self.ref = actor_id, info, ref
+        self.cluster = cluster
+        self.methods = {method.name: method for method in info.methods}
+        self.prepared: dict[str, tuple[CallSignature | None, MethodTemplate]] = {}
+        self.runtime: core.Runtime | None = None  #: which `client` belongs to
+        self.client: ActorClient
+
+    def method(self, name: str) -> ActorMethod:
+        info = self.methods.get(name)
+        if info is None:
+            raise AttributeError(
+                f"{name!r} is no method of actor class {self.info.class_name}; only its"
+                " methods can be called remotely, its attributes are not reachable"
+            )
+        known = self.prepared.get(name)
+        if known is None:
+            known = signature_of(self.info, info), template_of(self.info, info, {})
+            self.prepared[name] = known
+        return ActorMethod(self, info, *known)
+
+    def call(self, template: MethodTemplate, args: Any, kwargs: Any) -> Any:
+        runtime = core.current_or_none()
+        if runtime is None or runtime is not self.runtime:
+            runtime = self.join()
+            known = runtime.actors.client_of(self.actor_id, self.info, self.ref)
+            self.attach(runtime, known)
+        return runtime.actors.call(self.client, template, self.ref, args, kwargs)
+
+    def attach(self, runtime: core.Runtime, client: ActorClient) -> None:
+        self.runtime, self.client = runtime, client
+
+    def join(self) -> core.Runtime:
+        """Return the runtime of this process.
+
+        Raises:
+            ActorDiedError: it is of another cluster than the actor.
+        """
+        runtime = session.ensure_runtime()
+        if self.cluster not in (b"", runtime.attached.cluster_id):
+            raise ActorDiedError(
+                f"{self!r} lived in a cluster that this process has left, or never"
+                " belonged to"
+            )
+        return runtime
+
+    def __repr__(self) -> str:
+        return f"Actor({self.info.class_name}, {self.actor_id.hex()})"
 
 
 class ActorHandle:
@@ -254,60 +282,50 @@ class ActorHandle:
     Only methods are reachable; attributes of the instance are not.
     """
 
+    __slots__ = ("__sparkray__", "__weakref__")
+
     def __init__(
-        self, actor_id: bytes, info: HandleInfo, ref: ObjectRef | None
+        self,
+        actor_id: bytes,
+        info: HandleInfo,
+        ref: ObjectRef | None,
+        cluster: bytes | None = None,
     ) -> None:
-        self._actor_id = actor_id
-        self._info = info
-        self._ref = ref  #: keeps the actor; None: this handle does not
-        runtime = core.current_or_none()
-        self._cluster = runtime.attached.cluster_id if runtime is not None else b""
-        self._runtime: core.Runtime | None = None
-        self._client: Any = None
-        self._prepared: dict[str, tuple[CallSignature | None, MethodTemplate]] = {}
-        self._methods = {method_info.name: method_info for method_info in info.methods}
+        if cluster is None:
+            runtime = core.current_or_none()
+            cluster = b"" if runtime is None else runtime.attached.cluster_id
+        self.__sparkray__ = _Bond(actor_id, info, ref, cluster)
 
-    def __getattr__(self, name: str) -> ActorMethod:
-        info = self.__dict__.get("_methods", {}).get(name)
-        if info is None:
-            class_name = self.__dict__["_info"].class_name if self.__dict__ else "?"
-            raise AttributeError(
-                f"{name!r} is no method of actor class {class_name}; only its methods"
-                " can be called remotely, its attributes are not reachable"
-            )
-        known = self._prepared.get(name)
-        if known is None:
-            known = _signature(self._info, info), _template(self._info, info, {})
-            self._prepared[name] = known
-        return ActorMethod(self, info, *known)
-
-    def _call(self, template: MethodTemplate, args: Any, kwargs: Any) -> Any:
-        runtime = core.current_or_none()
-        if runtime is None or runtime is not self._runtime:
-            runtime = session.ensure_runtime()
-            if self._cluster not in (b"", runtime.attached.cluster_id):
-                raise ActorDiedError(f"{self!r} lived in a cluster that was left")
-            self._client = runtime.actors.client_of(
-                self._actor_id, self._info, self._ref
-            )
-            self._runtime = runtime
-        return runtime.actors.call(self._client, template, self._ref, args, kwargs)
+    def __getattr__(self, name: str) -> Any:
+        if name == "__sparkray__":  # not initialized: a copy under way
+            raise AttributeError(name)
+        bond = self.__sparkray__
+        if name == "_actor_id" and name not in bond.methods:
+            return bond.actor_id
+        return bond.method(name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ActorHandle) and self._actor_id == other._actor_id
+        return (
+            isinstance(other, ActorHandle)
+            and self.__sparkray__.actor_id == other.__sparkray__.actor_id
+        )
 
     def __hash__(self) -> int:
-        return hash(self._actor_id)
+        return hash(self.__sparkray__.actor_id)
 
     def __repr__(self) -> str:
-        return f"Actor({self._info.class_name}, {self._actor_id.hex()})"
+        return repr(self.__sparkray__)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load_handle, (self._actor_id, encode(self._info), self._ref)
+        bond = self.__sparkray__
+        return _load_handle, (bond.actor_id, encode(bond.info), bond.ref, bond.cluster)
 
 
-def _load_handle(actor_id: bytes, info: bytes, ref: ObjectRef | None) -> ActorHandle:
-    return ActorHandle(actor_id, msgspec.msgpack.decode(info, type=HandleInfo), ref)
+def _load_handle(
+    actor_id: bytes, info: bytes, ref: ObjectRef | None, cluster: bytes | None = None
+) -> ActorHandle:
+    known = msgspec.msgpack.decode(info, type=HandleInfo)
+    return ActorHandle(actor_id, known, ref, cluster)
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
@@ -350,162 +368,14 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
     Raises:
         ValueError: ``actor`` is no handle.
+        ActorDiedError: it lived in another cluster.
     """
     if not isinstance(actor, ActorHandle):
         raise ValueError(f"kill takes an actor's handle, not {actor!r:.100}")
-    session.ensure_runtime().actors.kill(actor._actor_id, no_restart=no_restart)
+    bond = actor.__sparkray__
+    bond.join().actor_maker.kill(bond.actor_id, no_restart=no_restart)
 
 
 def handle_from(actor_id: bytes, info: bytes) -> ActorHandle:
     """Return a handle of the actor that runs here (for the runtime context)."""
     return _load_handle(actor_id, info, None)
-
-
-# --- classes as data ---
-
-
-def _init_of(cls: type) -> Callable[..., Any]:
-    """Return a stand-in with the signature of the constructor, without self."""
-    init = cls.__init__  # type: ignore[misc]
-    if init is object.__init__:
-        return lambda: None
-    return _Bound(init)
-
-
-class _Bound:
-    """A function without its first parameter, for `inspect.signature`."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.__signature__ = _without_first(function)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
-def _without_first(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return None
-    parameters = list(signature.parameters.values())
-    if parameters and parameters[0].kind in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    ):
-        parameters = parameters[1:]
-    return signature.replace(parameters=parameters)
-
-
-def _method_names(cls: type) -> list[str]:
-    """Return what can be called: all but what every object has."""
-    names = []
-    for name in dir(cls):
-        if name in _OF_EVERY_OBJECT:
-            continue
-        static = inspect.getattr_static(cls, name)
-        if name == "__class_getitem__" or isinstance(static, type):
-            continue
-        if callable(getattr(cls, name, None)):
-            names.append(name)
-    return names
-
-
-def _info(cls: type, name: str) -> MethodInfo:
-    static = inspect.getattr_static(cls, name)
-    function: Any = getattr(cls, name)
-    given = getattr(function, _OPTIONS_ATTRIBUTE, {})
-    signature: inspect.Signature | None
-    if isinstance(static, (staticmethod, classmethod)):
-        try:
-            signature = inspect.signature(function)
-        except ValueError:
-            signature = None
-    else:
-        signature = _without_first(function)
-    parameters = [
-        (q.name, int(q.kind), q.default is not inspect.Parameter.empty)
-        for q in (signature.parameters.values() if signature else ())
-    ]
-    is_generator = inspect.isgeneratorfunction(function)
-    is_generator = is_generator or inspect.isasyncgenfunction(function)
-    returns = _returns(given.get("num_returns"), is_generator)
-    return MethodInfo(
-        name=name,
-        parameters=parameters,
-        num_returns=returns,
-        max_retries=given.get("max_task_retries"),
-        retry_exceptions=_pickle_classes(given.get("retry_exceptions", False)),
-        group=given.get("concurrency_group", ""),
-        backpressure=given.get("generator_backpressure_num_objects", 0),
-        known=signature is not None,
-    )
-
-
-def _returns(asked: object, is_generator: bool) -> int:
-    if asked is None:
-        return STREAMING if is_generator else 1
-    if isinstance(asked, str):
-        return STREAMING if asked == "streaming" else DYNAMIC
-    assert isinstance(asked, int)
-    return asked
-
-
-def _pickle_classes(classes: bool | list[Any] | tuple[Any, ...]) -> bytes:
-    if isinstance(classes, bool):
-        return b"1" if classes else b""
-    return bytes(cloudpickle.dumps(tuple(classes)))
-
-
-def _classes(pickled: bytes) -> bool | tuple[type[BaseException], ...]:
-    if pickled in (b"", b"1"):
-        return bool(pickled)
-    classes: tuple[type[BaseException], ...] = cloudpickle.loads(pickled)
-    return classes
-
-
-def _signature(owner: HandleInfo, info: MethodInfo) -> CallSignature | None:
-    if not info.known:
-        return None
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect._ParameterKind(kind),
-            default=... if has_default else inspect.Parameter.empty,
-        )
-        for name, kind, has_default in info.parameters
-    ]
-    stand_in = _Bound(lambda self: None)
-    stand_in.__signature__ = inspect.Signature(parameters)
-    return CallSignature(stand_in, f"{owner.class_name}.{info.name}")
-
-
-def _check_group(owner: HandleInfo, method_name: str, group: str) -> None:
-    if group and group not in owner.groups:
-        raise ValueError(
-            f"{owner.class_name}.{method_name} names the concurrency group {group!r},"
-            " which concurrency_groups does not list"
-        )
-
-
-def _template(
-    owner: HandleInfo, info: MethodInfo, given: Mapping[str, Any]
-) -> MethodTemplate:
-    retries = given.get("max_task_retries", info.max_retries)
-    exceptions = given.get("retry_exceptions")
-    if exceptions is None:
-        exceptions = _classes(info.retry_exceptions)
-    elif not isinstance(exceptions, bool):
-        exceptions = tuple(exceptions)
-    returns = given.get("num_returns")
-    generates = info.num_returns == STREAMING
-    return MethodTemplate(
-        given.get("name") or f"{owner.class_name}.{info.name}",
-        info.name,
-        num_returns=info.num_returns
-        if returns is None
-        else _returns(returns, generates),
-        max_retries=owner.max_task_retries if retries is None else retries,
-        retry_exceptions=exceptions,
-        group=given.get("concurrency_group", info.group),
-        backpressure=given.get("generator_backpressure_num_objects", info.backpressure),
-    )

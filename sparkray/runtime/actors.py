@@ -1,12 +1,12 @@
-"""Actors, the callers' side: making them, calling them, learning what became of them.
+"""Actors, the callers' side: calling them, and learning what became of them.
 
-    create -> CreateActor to the head; the row that the agent tells says where it is
     call   -> queue of the actor -> its process, over the task channel, in order
     row    -> ALIVE: connect; RESTARTING: calls that were sent go again, or fail;
               DEAD: all fail
 
-Rows are news from the head by way of the agent, asked for with `WatchActor`.  Runs with
-the runtime's lock held, except where a method says otherwise.
+Rows are news from the head by way of the agent, asked for with `WatchActor`.  An actor
+that is dead is forgotten here; handles and calls that are left keep its `ActorClient`.
+Runs with the runtime's lock held, except where a method says otherwise.
 """
 
 from __future__ import annotations
@@ -15,38 +15,21 @@ import logging
 import time
 from typing import Any, Final, Protocol
 
-from sparkray.exceptions import (
-    ActorDiedError,
-    ActorUnavailableError,
-    PendingCallsLimitExceeded,
-    TaskError,
-)
+from sparkray.exceptions import ActorUnavailableError, PendingCallsLimitExceeded
 from sparkray.protocol import actors as p
-from sparkray.protocol import control
-from sparkray.protocol.codec import decode_as, encode
-from sparkray.protocol.messages import (
-    ActorChanged,
-    CallFailed,
-    DefineTask,
-    HeadCall,
-    Lease,
-    LeaseSpec,
-    WatchActor,
-    WireError,
-)
-from sparkray.runtime.arguments import pack
+from sparkray.protocol.codec import decode_as
+from sparkray.protocol.messages import ActorChanged, DefineTask, Lease, WatchActor
+from sparkray.runtime.actor_deaths import dead_row, death_of
 from sparkray.runtime.context import running
-from sparkray.runtime.fetch import Fetcher
-from sparkray.runtime.functions import ActorTemplate, MethodTemplate
+from sparkray.runtime.functions import MethodTemplate
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.refs import ObjectRef
 from sparkray.runtime.shared import Shared
-from sparkray.runtime.state.actor import ActorClient, ActorQueue, CreationQueue
-from sparkray.runtime.state.objects import INLINE, Entry
+from sparkray.runtime.state.actor import ActorClient, ActorQueue
+from sparkray.runtime.state.objects import FAILED, INLINE, PENDING, Entry
 from sparkray.runtime.state.scheduling import LeasedWorker, Task, TemplateState
 from sparkray.runtime.submit import Submitter
-from sparkray.store.serialize import deserialize, serialize
-from sparkray.transport.errors import from_wire
+from sparkray.store.serialize import serialize
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +38,7 @@ UNSURE_S: Final = 15.0
 #: How long until another attempt to reach a process that is said to live.
 RECONNECT_S: Final = 0.5
 
-_NONE: Final = serialize(None).to_bytes()
+NONE: Final = serialize(None).to_bytes()
 
 
 class HandleData(Protocol):
@@ -69,208 +52,31 @@ class HandleData(Protocol):
     def in_order(self) -> bool: ...
 
 
+class _Making:
+    """Tells of an actor of another process that could not be made: the head never
+    hears of one whose constructor's arguments failed."""
+
+    __slots__ = ("actors", "client")
+
+    def __init__(self, actors: Actors, client: ActorClient) -> None:
+        self.actors, self.client = actors, client
+
+    def notify(self, entry: Entry) -> None:
+        if entry.state == FAILED and self.client.row is None:
+            self.actors.bury(self.client, "it could not be made", entry.value)
+
+
 class Actors:
     """All actors that this process has to do with."""
 
     def __init__(
-        self,
-        shared: Shared,
-        ownership: Ownership,
-        submitter: Submitter,
-        fetcher: Fetcher,
+        self, shared: Shared, ownership: Ownership, submitter: Submitter
     ) -> None:
         self._shared = shared
         self._ownership = ownership
         self._submitter = submitter
-        self._fetcher = fetcher
-        self._clients: dict[bytes, ActorClient] = {}
-        self._creations: dict[int, p.CreateActor] = {}
-        queue = CreationQueue(self._send_creation)
-        self._creation_state = TemplateState(0, "actor creation", queue, 0)
-        shared.on_actor_unneeded = self._unneeded
+        self.clients: dict[bytes, ActorClient] = {}  #: of actors that are not dead
         shared.on_actor_lost = self.connection_lost
-        shared.on_actor_unmade = self._unmade
-
-    # --- making: caller's thread, lock not held ---
-
-    def create(
-        self, template: ActorTemplate, args: Any, kwargs: Any
-    ) -> tuple[bytes, ObjectRef | None, bytes]:
-        """Make an actor; return its id, the ref that keeps it, and its handle's data.
-
-        The ref is None for a detached actor, and for one that existed already.
-
-        Raises:
-            ValueError: the name is taken.
-        """
-        shared = self._shared
-        class_bytes, class_refs = template.pickled()
-        name = f"{template.class_name}.__init__"
-        packed = pack(args, kwargs, name, self._fetcher) if args or kwargs else None
-        number, object_id = shared.new_object_id()
-        entry = Entry(object_id, local=1)
-        task = Task(number, self._creation_state, b"", entry, 0)
-        ref = ObjectRef(object_id)
-        with shared.lock:
-            shared.table.entries[object_id] = entry
-            self._submitter.tasks[number] = task
-            client = self._client(object_id[:-4], template)
-            client.task = task
-            client.creation = entry
-            client.owned = not template.detached
-            entry.task = client
-            if packed is not None:
-                self._submitter.hold(task, packed)
-            for class_ref in class_refs:
-                kept = self._ownership.entry_of(class_ref)
-                kept.pins += 1
-                client.kept.append(kept)
-            request = self._request(template, object_id[:-4], class_bytes)
-            self._creations[number] = request
-            if not template.name:
-                if not task.waiting:
-                    self._send_creation(task)
-                self._watch(client)
-        if template.name:
-            return self._create_named(client, task, request, ref)
-        return object_id[:-4], ref, template.handle
-
-    def _create_named(
-        self, client: ActorClient, task: Task, request: p.CreateActor, ref: ObjectRef
-    ) -> tuple[bytes, ObjectRef | None, bytes]:
-        """The head's answer decides: wait for it, and for the arguments before."""
-        arguments = [entry for _, entry in task.refs or ()]
-        self._fetcher.await_entries(arguments)
-        with self._shared.lock:
-            self._creations.pop(task.number, None)
-            if task.number not in self._submitter.tasks:  # an argument failed
-                return client.actor_id, None if request.detached else ref, b"-"
-            request = self._complete(request, task)
-        try:
-            row: p.ActorRow = self._head_call("CreateActor", request)
-        except BaseException:
-            with self._shared.lock:
-                self._forget(client, task)
-            raise
-        with self._shared.lock:
-            if row.actor_id != client.actor_id:  # get_if_exists found one
-                self._forget(client, task)
-                return row.actor_id, None, b""
-            self._watch(client)
-        return client.actor_id, None if request.detached else ref, request.handle
-
-    def _forget(self, client: ActorClient, task: Task) -> None:
-        self._clients.pop(client.actor_id, None)
-        client.owned = False
-        self._submitter.tasks.pop(task.number, None)
-        task.entry.settle(INLINE, _NONE)
-        self._shared.table.unpin([*(task.pinned or ()), *client.kept])
-        self._shared.settle_releases()
-
-    def _request(
-        self, template: ActorTemplate, actor_id: bytes, class_bytes: bytes
-    ) -> p.CreateActor:
-        shared, current = self._shared, running.task
-        depth = 0 if current is None else current.depth + 1
-        runtime_env = template.runtime_env or shared.runtime_env
-        namespace = template.namespace or shared.config.namespace
-        strategy = template.strategy
-        if template.inherits and current is not None:
-            strategy = current.captures or strategy
-        creation = p.ActorCreation(
-            actor_id=actor_id,
-            class_bytes=class_bytes,
-            class_name=template.class_name,
-            args=b"",
-            refs=None,
-            stored_args=None,
-            owner=shared.address,
-            name=template.name,
-            namespace=namespace,
-            resources=template.resources,
-            runtime_env=runtime_env,
-            depth=depth,
-            max_concurrency=template.max_concurrency,
-            groups=template.groups,
-            method_groups=template.method_groups,
-            handle=template.handle,
-            strategy=strategy,
-        )
-        return p.CreateActor(
-            actor_id=actor_id,
-            job_id=shared.attached.job_id,
-            creator=shared.address,
-            name=template.name,
-            namespace=namespace,
-            get_if_exists=template.get_if_exists,
-            detached=template.detached,
-            max_restarts=template.max_restarts,
-            spec=LeaseSpec(
-                job_id=shared.attached.job_id,
-                runtime_env=runtime_env,
-                resources=template.resources,
-                strategy=strategy,
-                depth=depth,
-            ),
-            creation=encode(creation),
-            handle=template.handle,
-        )
-
-    def _complete(self, request: p.CreateActor, task: Task) -> p.CreateActor:
-        """Put the arguments, which exist now, into the request."""
-        creation = decode_as(p.ActorCreation, request.creation)
-        refs = [self._submitter.argument(where, e) for where, e in task.refs or ()]
-        stored = None
-        if task.stored_args is not None:
-            stored = self._submitter.argument(0, task.stored_args)
-        values = {name: getattr(creation, name) for name in creation.__struct_fields__}
-        values.update(args=task.args, refs=refs or None, stored_args=stored)
-        request.creation = encode(p.ActorCreation(**values))
-        return request
-
-    def _send_creation(self, task: Task) -> None:
-        request = self._complete(self._creations.pop(task.number), task)
-        body = encode(request)
-        client = self._clients[request.actor_id]
-        self._shared.agent.request(
-            lambda call: HeadCall(call, "CreateActor", body),
-            lambda answer: self._created(client, answer),
-        )
-
-    def _created(self, client: ActorClient, answer: Any) -> None:
-        """The head took the actor in, or not.  I/O thread, lock not held."""
-        if isinstance(answer, CallFailed):
-            with self._shared.lock:
-                self._bury(client, str(from_wire(answer.error)), b"")
-                self._submitter.settle()
-
-    def _unmade(self, client: ActorClient, error: bytes) -> None:
-        """An argument of its constructor failed, and with it the actor."""
-        if client.task is not None:
-            self._creations.pop(client.task.number, None)
-        self._bury(client, "an argument of its constructor failed", error)
-
-    def _unneeded(self, client: ActorClient) -> None:
-        """No handle and no call is left anywhere: the actor ends."""
-        if client.owned:
-            client.owned = False
-            self._kill_soon(client.actor_id, "its last handle is gone")
-
-    def _kill_soon(self, actor_id: bytes, reason: str) -> None:
-        body = encode(p.KillActor(actor_id, True, reason))
-        self._shared.agent.request(
-            lambda call: HeadCall(call, "KillActor", body), lambda answer: None
-        )
-
-    def kill(self, actor_id: bytes, *, no_restart: bool) -> None:
-        """End an actor now.  Lock not held."""
-        request = p.KillActor(actor_id, no_restart, "sparkray.kill was called")
-        self._head_call("KillActor", request)
-
-    def _head_call(self, method: str, request: Any) -> Any:
-        body = encode(request)
-        reply = self._shared.agent.call(lambda call: HeadCall(call, method, body), 60.0)
-        return decode_as(control.HEAD_CALLS[method][1], reply.body)
 
     # --- calling: caller's thread, lock not held ---
 
@@ -279,22 +85,34 @@ class Actors:
     ) -> ActorClient:
         """Return what we know of an actor, for a handle that came from elsewhere."""
         with self._shared.lock:
-            client = self._client(actor_id, template)
-            if ref is not None and client.creation is None:
-                client.creation = self._ownership.entry_of(ref)
-            self._watch(client)
+            client = self.client(actor_id, template)
+            if ref is not None:
+                self._follow(client, self._ownership.entry_of(ref))
+            self.watch(client)
         return client
 
-    def _client(self, actor_id: bytes, template: HandleData) -> ActorClient:
-        client = self._clients.get(actor_id)
+    def client(self, actor_id: bytes, template: HandleData) -> ActorClient:
+        client = self.clients.get(actor_id)
         if client is None:
-            client = self._clients[actor_id] = ActorClient(
+            client = self.clients[actor_id] = ActorClient(
                 actor_id,
                 template.class_name,
                 in_order=template.in_order,
                 max_pending=template.max_pending,
             )
         return client
+
+    def _follow(self, client: ActorClient, creation: Entry) -> None:
+        """Learn from its creator if the actor cannot be made."""
+        if creation.state == FAILED:
+            _Making(self, client).notify(creation)
+        if creation.owner is None or creation.state != PENDING:
+            return
+        if creation.waiters is None:
+            creation.waiters = []
+        creation.waiters.append(_Making(self, client))
+        self._ownership.ask_owner(creation)
+        self._submitter.settle()
 
     def call(
         self,
@@ -364,8 +182,10 @@ class Actors:
 
     # --- news ---
 
-    def _watch(self, client: ActorClient) -> None:
-        if client.watching or (client.row is not None and client.row.state == p.DEAD):
+    def watch(self, client: ActorClient) -> None:
+        """Ask for news, unless that is done already."""
+        dead = client.row is not None and client.row.state == p.DEAD
+        if client.watching or dead or client.unsent is not None:
             return
         client.watching = True
         version = client.row.version if client.row is not None else 0
@@ -380,13 +200,13 @@ class Actors:
             client.watching = False
             if isinstance(answer, ActorChanged):
                 self._apply(client, decode_as(p.ActorRow, answer.row))
-                self._watch(client)
+                self.watch(client)
                 self._submitter.settle()
 
     def _apply(self, client: ActorClient, row: p.ActorRow) -> None:
         client.row = row
         if row.state == p.DEAD:
-            self._bury(client, row.reason, row.error)
+            self.bury(client, row.reason, row.error)
             return
         self._leave_former(client, row)
         self._resolve_unsure(client, row)
@@ -400,7 +220,7 @@ class Actors:
             return
         self._submitter.tasks.pop(task.number, None)
         client.kept += task.pinned or []
-        task.entry.settle(INLINE, _NONE)
+        task.entry.settle(INLINE, NONE)
 
     def _connect(self, client: ActorClient, row: p.ActorRow) -> None:
         assert row.address is not None
@@ -488,12 +308,13 @@ class Actors:
                 self._connect(client, row)
             self._submitter.settle()
 
-    def _bury(self, client: ActorClient, reason: str, error: bytes) -> None:
+    def bury(self, client: ActorClient, reason: str, error: bytes) -> None:
         """The actor is dead: all its calls fail, now and later."""
         row = client.row
         if row is None or row.state != p.DEAD:
-            row = client.row = _dead_row(client, reason, error)
-        client.owned = False
+            row = client.row = dead_row(client, reason, error)
+        client.owned, client.unsent = False, None
+        self.clients.pop(client.actor_id, None)
         tasks = [*client.unsure, *client.queue.queue]
         for worker in client.queue.workers:
             tasks += worker.in_flight.values()
@@ -513,40 +334,6 @@ class Actors:
     ) -> None:
         if not tasks:
             return
-        error = serialize(_death(client, row)).to_bytes()
+        error = serialize(death_of(client, row)).to_bytes()
         for task in tasks:
             self._submitter.fail_with(task, error)
-
-
-def _death(client: ActorClient, row: p.ActorRow) -> BaseException:
-    """Return the error of calls to a dead actor."""
-    text = f"{client.describe()} has ended: {row.reason}"
-    if row.error[:1] == b"\x80":
-        try:
-            cause = deserialize(row.error)
-        except Exception:  # its class is unknown here, or fails to unpickle
-            return ActorDiedError(text)
-        text = f"{client.describe()} could not be made: {cause}"
-        if isinstance(cause, TaskError):
-            return ActorDiedError(text, cause.cause).as_user_error()
-        return ActorDiedError(text, cause)
-    if row.error:
-        return from_wire(decode_as(WireError, row.error))
-    return ActorDiedError(text)
-
-
-def _dead_row(client: ActorClient, reason: str, error: bytes) -> p.ActorRow:
-    return p.ActorRow(
-        actor_id=client.actor_id,
-        version=1 << 40,
-        state=p.DEAD,
-        incarnation=0,
-        address=None,
-        reason=reason,
-        error=error,
-        name="",
-        namespace="",
-        class_name=client.class_name,
-        detached=False,
-        job_id=b"",
-    )

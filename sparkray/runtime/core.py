@@ -50,6 +50,7 @@ from sparkray.protocol.messages import (
     TasksReclaimed,
     YieldLease,
 )
+from sparkray.runtime.actor_making import ActorMaker
 from sparkray.runtime.actors import Actors
 from sparkray.runtime.agent_link import AgentLink
 from sparkray.runtime.cancel import Canceller
@@ -90,7 +91,10 @@ class Runtime:
         self.fetcher = Fetcher(shared, self.ownership, self._segments)
         self.submitter = Submitter(shared, self.ownership, self.fetcher)
         self.fetcher.submitter = self.submitter
-        self.actors = Actors(shared, self.ownership, self.submitter, self.fetcher)
+        self.actors = Actors(shared, self.ownership, self.submitter)
+        self.actor_maker = ActorMaker(
+            shared, self.ownership, self.submitter, self.fetcher, self.actors
+        )
         self.canceller = Canceller(shared, self.ownership, self.submitter)
         self.ownership.settle = self.submitter.settle
         self.worker_id = options.worker_id or bytes(ids.new_worker_id())

@@ -149,7 +149,7 @@ class Shared:
     def settle_releases(self) -> None:
         """Tell stores and owners about objects that ended.  The lock is held."""
         table = self.table
-        if table.freed:
+        while table.freed:  # the end of an actor frees its constructor's arguments
             freed, table.freed = table.freed, []
             self._free(freed)
         if table.returned:

@@ -12,7 +12,7 @@ import collections
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sparkray.protocol.actors import ActorRow
+from sparkray.protocol.actors import ActorRow, CreateActor
 from sparkray.runtime.state.objects import Entry
 from sparkray.runtime.state.scheduling import LeasedWorker, Task, TemplateState
 
@@ -101,14 +101,16 @@ class ActorClient:
     __slots__ = (
         "actor_id",
         "class_name",
-        "creation",
+        "end_reason",
         "kept",
+        "known",
         "max_pending",
         "owned",
         "queue",
         "row",
         "states",
         "task",
+        "unsent",
         "unsure",
         "watching",
     )
@@ -127,11 +129,13 @@ class ActorClient:
         self.queue = ActorQueue(self, in_order=in_order)
         self.row: ActorRow | None = None
         self.states: dict[Any, TemplateState] = {}  #: by method and options
-        self.creation: Entry | None = None  #: holds the actor while it is held
         self.task: Task | None = None  #: creator only: until the actor is alive
         self.kept: list[Entry] = []  #: creator only: arguments, for restarts
         self.unsure: list[Task] = []
         self.watching = False
+        self.unsent: CreateActor | None = None  #: creator only: waits for arguments
+        self.known = False  #: creator only: the head has taken it in
+        self.end_reason = ""  #: creator only: why it is to end
         self.owned = False  #: we made it, and it ends with its last handle
 
     def describe(self) -> str:

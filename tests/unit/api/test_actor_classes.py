@@ -77,12 +77,12 @@ class Everything(Base):
         return getattr(self.value, name)
 
 
-def handle_of(cls: type, **options: Any) -> ActorHandle:
+def handle_of(cls: type, **options: Any) -> Any:
     return ActorHandle(b"a" * 28, ActorClass(cls, options)._info, None)
 
 
 @pytest.fixture
-def handle() -> ActorHandle:
+def handle() -> Any:
     return handle_of(Everything)
 
 
@@ -108,6 +108,24 @@ def test_anything_else_raises_an_error_that_says_so(
     assert not hasattr(handle, name)
 
 
+def test_no_name_is_taken_by_the_handle_itself() -> None:
+    names = [
+        *("_call", "_info", "_ref", "_client", "_runtime", "_cluster", "_methods"),
+        *("_actor_id", "_bond", "remote", "options", "method", "call", "join", "info"),
+        *("__enter__", "__iter__", "__getitem__", "__add__", "__next__", "__await__"),
+    ]
+
+    def answer(self: object, x: int) -> int:
+        return x
+
+    handle = handle_of(type("Names", (), dict.fromkeys(names, answer)))
+    for each in (handle, pickle.loads(pickle.dumps(handle))):
+        for name in names:
+            assert repr(getattr(each, name)).startswith(f"<method {name} of Actor(")
+            with pytest.raises(TypeError, match=rf"Names\.{name}"):
+                getattr(each, name).remote()
+
+
 @pytest.mark.parametrize("base", [list, dict, str])
 def test_methods_inherited_from_built_ins_are_reachable(base: type) -> None:
     handle = handle_of(type("Derived", (base,), {}))
@@ -124,17 +142,17 @@ def test_methods_inherited_from_built_ins_are_reachable(base: type) -> None:
 def test_wrong_arguments_are_refused_before_anything_is_sent(
     handle: ActorHandle, name: str, args: tuple[Any, ...]
 ) -> None:
-    again: ActorHandle = pickle.loads(pickle.dumps(handle))
+    again: Any = pickle.loads(pickle.dumps(handle))
     for each in (handle, again):
         with pytest.raises(TypeError, match=rf"Everything\.{name}"):
             getattr(each, name).remote(*args)
 
 
 def test_signatures_survive_pickling(handle: ActorHandle) -> None:
-    again: ActorHandle = pickle.loads(pickle.dumps(handle))
-    for name, info in handle._methods.items():
-        assert again._methods[name].parameters == info.parameters
-        assert again._methods[name].num_returns == info.num_returns
+    again: Any = pickle.loads(pickle.dumps(handle))
+    for name, info in handle.__sparkray__.methods.items():
+        assert again.__sparkray__.methods[name].parameters == info.parameters
+        assert again.__sparkray__.methods[name].num_returns == info.num_returns
     assert again == handle and hash(again) == hash(handle)
 
 
@@ -151,9 +169,9 @@ def test_a_class_without_a_constructor_takes_no_arguments() -> None:
 
 
 def test_generators_stream_by_themselves(handle: ActorHandle) -> None:
-    assert handle._methods["stream"].num_returns == STREAMING
-    assert handle._methods["astream"].num_returns == STREAMING
-    assert handle._methods["plain"].num_returns == 1
+    assert handle.__sparkray__.methods["stream"].num_returns == STREAMING
+    assert handle.__sparkray__.methods["astream"].num_returns == STREAMING
+    assert handle.__sparkray__.methods["plain"].num_returns == 1
 
 
 def test_options_of_methods_reach_the_handle() -> None:
