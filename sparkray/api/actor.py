@@ -82,7 +82,7 @@ class ActorClass:
 
     def _check_groups(self) -> None:
         for info in self._info.methods:
-            check_group(self._info, info.name, info.group)
+            check_group(self._info, info, info.group)
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Make an actor; returns at once, while it is being made.
@@ -200,7 +200,7 @@ class ActorMethod:
         """
         checked = options_.check(given, options_.METHOD_CHECKS)
         owner = self._bond.info
-        check_group(owner, self._info.name, checked.get("concurrency_group", ""))
+        check_group(owner, self._info, checked.get("concurrency_group", ""))
         template = template_of(owner, self._info, checked)
         return ActorMethod(self._bond, self._info, self._signature, template)
 

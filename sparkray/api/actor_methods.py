@@ -29,6 +29,7 @@ class MethodInfo(msgspec.Struct, array_like=True):
     group: str
     backpressure: int
     known: bool  #: whether the signature could be read
+    is_async: bool
 
 
 class HandleInfo(msgspec.Struct, array_like=True):
@@ -104,7 +105,13 @@ def method_names(cls: type) -> list[str]:
         static = inspect.getattr_static(cls, name)
         if name == "__class_getitem__" or isinstance(static, type):
             continue
-        if callable(getattr(cls, name, None)):
+        try:
+            found = callable(getattr(cls, name, None))
+        except Exception as error:  # a metaclass of the user's
+            raise TypeError(
+                f"{cls.__name__}.{name} cannot be looked at: {error}"
+            ) from error
+        if found:
             names.append(name)
     return names
 
@@ -137,6 +144,8 @@ def describe(cls: type, name: str) -> MethodInfo:
         group=given.get("concurrency_group", ""),
         backpressure=given.get("generator_backpressure_num_objects", 0),
         known=signature is not None,
+        is_async=inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function),
     )
 
 
@@ -178,11 +187,25 @@ def signature_of(owner: HandleInfo, info: MethodInfo) -> CallSignature | None:
     return CallSignature(stand_in, f"{owner.class_name}.{info.name}")
 
 
-def check_group(owner: HandleInfo, method_name: str, group: str) -> None:
-    if group and group not in owner.groups:
+def check_group(owner: HandleInfo, info: MethodInfo, group: str) -> None:
+    """Check that a method may run in a concurrency group.
+
+    Raises:
+        ValueError: the class has no such group, or only for blocking methods.
+    """
+    if not group:
+        return
+    name = f"{owner.class_name}.{info.name}"
+    if group not in owner.groups:
         raise ValueError(
-            f"{owner.class_name}.{method_name} names the concurrency group {group!r},"
+            f"{name} names the concurrency group {group!r},"
             " which concurrency_groups does not list"
+        )
+    blocking = [m.name for m in owner.methods if m.group == group and not m.is_async]
+    if info.is_async and blocking:
+        raise ValueError(
+            f"{name} is async, but the concurrency group {group!r} runs blocking"
+            f" methods ({', '.join(blocking)}) on threads: give it another group"
         )
 
 

@@ -3,7 +3,8 @@
 plain        calls run on the main thread, in order of arrival, like tasks
 threaded     each concurrency group has so many threads
 async        coroutines run on an event loop, so many at a time for each group;
-             methods that are no coroutines run on threads, so they never stop the loop
+             methods that are no coroutines run on threads, so they never stop the
+             loop; the constructor runs on the loop, for it may create tasks there
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class ActorHost:
         self._pending: dict[_Key, PushTask] = {}
         self._coroutines: dict[_Key, asyncio.Task[None]] = {}
         self._concurrent = False
+        self._async_methods: frozenset[str] = frozenset()
 
     # --- the instance: main thread ---
 
@@ -120,12 +122,12 @@ class ActorHost:
             cls = cloudpickle.loads(creation.class_bytes)
             args, kwargs = self._arguments()
             self._prepare(cls)
-            self._calls.instance = cls(*args, **kwargs)
+            self._calls.instance = self._make(cls, args, kwargs)
             del args, kwargs
         except BaseException as error:
-            text = f"its constructor raised {type(error).__name__}: {error}"
+            text = f"its constructor raised {_text(error)}"
             started = ActorStarted(task_error(name, error, __file__), text)
-            error.__traceback__ = None
+            BaseException.with_traceback(error, None)
         finally:
             running.main = None
         self._keep_refs()
@@ -135,6 +137,22 @@ class ActorHost:
         creation = self._creation
         task = PushTask(0, 0, 1, creation.args, creation.refs, creation.stored_args)
         return self._calls.arguments(task)
+
+    def _make(self, cls: type, args: Any, kwargs: Any) -> Any:
+        """Make the instance; that of an async actor on its event loop."""
+        if self._loop is None:
+            return cls(*args, **kwargs)
+
+        async def make() -> tuple[Any, BaseException | None]:
+            try:
+                return cls(*args, **kwargs), None
+            except BaseException as error:  # some would end the loop
+                return None, error
+
+        instance, error = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+        if error is not None:
+            raise error
+        return instance
 
     def _keep_refs(self) -> None:
         """Count the refs that the constructor was given and the instance keeps."""
@@ -146,7 +164,10 @@ class ActorHost:
     def _prepare(self, cls: type) -> None:
         """Set up threads and loop before the constructor may want them."""
         creation = self._creation
-        is_async = any(_is_async(getattr(cls, name, None)) for name in dir(cls))
+        self._async_methods = frozenset(
+            name for name in dir(cls) if _is_async(getattr(cls, name, None))
+        )
+        is_async = bool(self._async_methods)
         limit = creation.max_concurrency or (ASYNC_CONCURRENCY if is_async else 1)
         self._concurrent = is_async or limit > 1 or bool(creation.groups)
         if not self._concurrent:
@@ -161,7 +182,10 @@ class ActorHost:
             for group, slots in {"": limit, **creation.groups}.items():
                 self._slots[group] = asyncio.Semaphore(slots)
             threading.Thread(
-                target=self._loop.run_forever, name="sparkray-async", daemon=True
+                target=self._run_loop,
+                args=(self._loop,),
+                daemon=True,
+                name="sparkray-async",
             ).start()
 
     # --- calls: I/O thread ---
@@ -175,9 +199,9 @@ class ActorHost:
             template: Template = channel.peer.templates[task.template]
             self._pending[channel, task.number] = task
             group = template.define.group
-            method = getattr(self._calls.instance, template.define.method, None)
-            if _is_async(method) and self._loop is not None:
+            if template.define.method in self._async_methods:
                 coroutine = self._run_coroutine(channel, task, template, group)
+                assert self._loop is not None
                 self._loop.call_soon_threadsafe(
                     self._begin, channel, task.number, coroutine
                 )
@@ -241,6 +265,16 @@ class ActorHost:
         )
 
     # --- event loop ---
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the loop, also on after a task of the user's that wanted to end it."""
+        while True:
+            try:
+                loop.run_forever()
+            except BaseException as error:
+                if is_exit(error):
+                    self.leave(error)
+                log.exception("a task on the actor's event loop raised")
 
     def _begin(
         self, channel: Channel, number: int, coroutine: Coroutine[Any, Any, None]
@@ -330,6 +364,14 @@ class ActorHost:
 
 def is_exit(error: BaseException) -> bool:
     return isinstance(error, (ActorExit, SystemExit))
+
+
+def _text(error: BaseException) -> str:
+    """Return class and text of an exception, whose class may be the user's."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__
 
 
 def _is_async(method: Callable[..., Any] | None) -> bool:

@@ -226,6 +226,8 @@ class Executor:
                 return
             if isinstance(item, ActorHost):
                 item.construct()
+                if self._waits:
+                    self._end_waits()
                 continue
             channel, task = item
             known = self._pending.pop((channel, task.number), None)
@@ -326,33 +328,28 @@ class Executor:
             cpus = max(1, resources.get(CPU, 0) // UNIT)
             os.environ["OMP_NUM_THREADS"] = str(cpus)
 
-    def _take_back(self, channel: Channel) -> list[int]:
-        """Take what has not begun out of the queue; return its numbers."""
-        waiting = [key for key in list(self._pending) if key[0] is channel]
-        return [key[1] for key in waiting if self._pending.pop(key, None) is not None]
-
     @contextlib.contextmanager
     def _while_blocked(self) -> Iterator[None]:
         """Around a wait of user code: lend the CPU on, hand back what waits behind."""
         current = self._current
-        if current is None:
+        if current is None and running.main is None:
             yield
             return
         wait = object()
         try:
-            self._begin_wait(wait, current[0])
+            self._begin_wait(wait, None if current is None else current[0])
             yield
         finally:
             self._end_waits(wait)
 
-    def _begin_wait(self, wait: object, channel: Channel) -> None:
+    def _begin_wait(self, wait: object, channel: Channel | None) -> None:
         self._answers.flush()
         with self._waits_lock:
             self._waits.add(wait)
             if self._blocked:
                 return
             self._blocked = True
-            if self._actor is None:  # an actor's calls have no other place to run
+            if channel is not None and self._actor is None:  # an actor's calls stay
                 self._hand_back(channel)
             self._shared.agent.send(Blocked())
 
