@@ -9,15 +9,23 @@ import zipfile
 import zlib
 
 from sparkray.exceptions import RuntimeEnvSetupError
+from sparkray.protocol.archives import check_members
 
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
 
 
 def unpack(archive: str, target: str) -> None:
     """Unpack a zip or a wheel into a new directory.
 
     Raises:
-        RuntimeEnvSetupError: it is none, or damaged.
+        RuntimeEnvSetupError: it is none, or damaged, or holds what is refused.
         OSError: the disk is full.
     """
     try:
@@ -34,6 +42,7 @@ def unpack(archive: str, target: str) -> None:
 
 def _extract(archive: str, target: str) -> None:
     with zipfile.ZipFile(archive) as source:
+        check_members(source.infolist())
         for info in source.infolist():
             path = source.extract(info, target)
             mode = info.external_attr >> 16

@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from sparkray.protocol.environments import (
     NAMESPACE,
     Environment,
     Manifest,
+    PipWanted,
     manifest_key,
     package_of,
     piece_key,
@@ -41,6 +42,8 @@ MISSING_S: Final = 5.0
 #: How long an upload may make no progress.
 STALLED_S: Final = 30.0
 POLL_S: Final = 0.05
+#: How long a virtual environment that could not be built is not tried again.
+RETRY_S: Final = 10.0
 
 #: Calls the head: (method, request) -> answer.
 HeadCall = Callable[[str, Any], Coroutine[Any, Any, Any]]
@@ -68,6 +71,8 @@ class EnvironmentDesk:
     def __init__(self, directory: str, call_head: HeadCall) -> None:
         self._directory, self._call_head = directory, call_head
         self._prepared: dict[str, Prepared] = {"": Prepared()}
+        #: When building a virtual environment failed, and why.
+        self._failed: dict[str, tuple[float, str]] = {}
         self._locks: dict[str, asyncio.Lock] = {}  #: by what they build
 
     def ready(self, runtime_env: str) -> Prepared | None:
@@ -211,8 +216,26 @@ class EnvironmentDesk:
         target = os.path.join(self._directory, "venvs", name)
         async with self._lock(target):
             if not venvs.is_complete(target):
-                await venvs.build(target, pip, {**os.environ, **variables})
+                await self._build(target, pip, {**os.environ, **variables})
         return target
+
+    async def _build(
+        self, target: str, pip: PipWanted, variables: Mapping[str, str]
+    ) -> None:
+        """Build a virtual environment, unless that failed a moment ago."""
+        now = asyncio.get_running_loop().time
+        since, error = self._failed.get(target, (0.0, ""))
+        if error and now() - since < RETRY_S:
+            raise RuntimeEnvSetupError(
+                f"{error}\n(that was a moment ago; {RETRY_S:g} s after a failure it is"
+                " tried again)"
+            )
+        try:
+            await venvs.build(target, pip, variables)
+        except RuntimeEnvSetupError as failure:
+            self._failed[target] = now(), str(failure)
+            raise
+        self._failed.pop(target, None)
 
     def _lock(self, target: str) -> asyncio.Lock:
         return self._locks.setdefault(target, asyncio.Lock())

@@ -155,7 +155,8 @@ def _pack(path: str, excludes: tuple[str, ...], with_name: bool) -> Package:
     if os.path.isfile(path):
         found = [packing.single(path)]
         packing.check_size(path, found)
-        if not path.endswith(".py"):  # whether it is an archive, nodes will see
+        if not path.endswith(".py"):
+            packing.check_archive(path)
             return _named((path, found), path[-4:], lambda: open(path, "rb"))
         prefix = ""
     else:

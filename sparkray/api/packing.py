@@ -17,12 +17,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
+from sparkray.protocol.archives import check_members
 from sparkray.protocol.environments import MAX_PACKAGE_BYTES
 
 #: Never of use elsewhere.
 LEFT_OUT: Final = frozenset([".git", "__pycache__"])
 #: How many entries a message about too large a directory names.
 NAMED: Final = 5
+#: So many entries are looked at to name the largest of what is too large.
+ENOUGH: Final = 10_000
 
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -96,8 +99,18 @@ def single(path: str) -> Entry:
     return Entry(name, path, False, size, False, status.st_mtime_ns)
 
 
+def check_archive(path: str) -> None:
+    """Raise ValueError if a file is no archive that nodes would unpack."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            check_members(archive.infolist())
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise ValueError(f"{path} is no good archive: {error}") from error
+
+
 def entries(root: str, excludes: Sequence[str] = ()) -> list[Entry]:
-    """Return what of a directory is to be packed, sorted by name.
+    """Return what of a directory is to be packed, sorted by name; of one that is too
+    large a part that is too large.
 
     Raises:
         ValueError: it cannot be read.
@@ -108,8 +121,14 @@ def entries(root: str, excludes: Sequence[str] = ()) -> list[Entry]:
         for pattern in excludes
     ]
     above = frozenset([os.path.realpath(root)])
+    found: list[Entry] = []
+    size_bytes = 0
     try:
-        found = list(_walk(root, "", Excludes(patterns), above))
+        for entry in _walk(root, "", Excludes(patterns), above):
+            found.append(entry)
+            size_bytes += entry.size_bytes
+            if size_bytes > MAX_PACKAGE_BYTES and len(found) >= ENOUGH:
+                break  # `check_size` refuses it; it may be the whole disk
     except OSError as error:
         raise ValueError(f"cannot read {root}: {error}") from error
     return sorted(found, key=lambda entry: entry.name)
@@ -145,17 +164,18 @@ def _walk(
             yield from _walk(child.path, f"{name}/", excludes, above | {real})
 
 
-def check_size(what: str, found: Iterable[Entry]) -> None:
+def check_size(what: str, found: Sequence[Entry]) -> None:
     """Raise ValueError if all of it together is too large; names the largest."""
     files = [entry for entry in found if not entry.is_dir]
     total = sum(entry.size_bytes for entry in files)
     if total <= MAX_PACKAGE_BYTES:
         return
     largest = sorted(files, key=lambda entry: -entry.size_bytes)[:NAMED]
+    least = "at least " if len(found) >= ENOUGH else ""
     named = ", ".join(f"{e.name} ({_mib(e.size_bytes)})" for e in largest)
     raise ValueError(
-        f"{what} holds {_mib(total)}, and {_mib(MAX_PACKAGE_BYTES)} may be shipped."
-        f" Its largest files: {named}. Leave out what tasks do not need with"
+        f"{what} holds {least}{_mib(total)}, and {_mib(MAX_PACKAGE_BYTES)} may be"
+        f" shipped. Its largest files: {named}. Leave out what tasks do not need with"
         " runtime_env['excludes'], or keep it where all nodes can read it"
     )
 

@@ -205,10 +205,15 @@ def test_modules_that_import_in_a_circle_say_so(
         shared.get(task.remote("env_one"))
 
 
-def test_what_is_no_archive_fails_at_get_and_good_tasks_go_on(
+def test_a_damaged_archive_fails_at_get_and_good_tasks_go_on(
     shared: ModuleType, tmp_path: Path
 ) -> None:
-    (tmp_path / "bad.zip").write_bytes(b"no zip at all")
+    whole = _zip(_project(tmp_path / "whole", "x" * 100), tmp_path / "bad.zip")
+    data = bytearray(whole.read_bytes())
+    with zipfile.ZipFile(whole) as archive:
+        name = archive.getinfo("env_module.py")
+    data[name.header_offset + 30 + len(name.filename) + 3] ^= 1  # a byte of its content
+    whole.write_bytes(data)
     task = value_of.options(runtime_env={"py_modules": [tmp_path / "bad.zip"]})
     refs = [task.remote("json") for _ in range(8)]
     for ref in refs:
@@ -244,3 +249,10 @@ def test_bad_input_is_refused_at_the_call(shared: ModuleType, tmp_path: Path) ->
         look.options(runtime_env={"working_dir": tmp_path}).remote("env_module")
     with pytest.raises(ValueError, match="does not exist"):
         look.options(runtime_env={"py_modules": ["/no/such"]}).remote("env_module")
+    (tmp_path / "bad.zip").write_bytes(b"no zip at all")
+    with pytest.raises(ValueError, match=r"bad\.zip is no good archive"):
+        look.options(runtime_env={"working_dir": tmp_path / "bad.zip"}).remote("json")
+    with zipfile.ZipFile(tmp_path / "out.zip", "w") as made:
+        made.writestr("../outside.py", "")
+    with pytest.raises(ValueError, match=r"'\.\./outside\.py' lies outside"):
+        look.options(runtime_env={"py_modules": [tmp_path / "out.zip"]}).remote("json")

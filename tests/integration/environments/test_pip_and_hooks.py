@@ -55,33 +55,37 @@ def sum_of(a: int, b: int) -> int:
     return a + b
 
 
+@pytest.fixture(scope="module")
+def first_version(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return where version 1.0 of `env_pip` is: installed once for all tests."""
+    return _source(tmp_path_factory.mktemp("pip") / "1.0", "env_pip")
+
+
 def test_packages_are_installed_once_for_who_asks_for_them(
-    shared: ModuleType, tmp_path: Path
+    shared: ModuleType, first_version: str
 ) -> None:
-    env = {"pip": [_source(tmp_path / "p", "env_pip_one")]}
-    task = value_of.options(runtime_env=env)
-    answers = shared.get([task.remote("env_pip_one") for _ in range(6)], timeout=55)
+    task = value_of.options(runtime_env={"pip": [first_version]})
+    answers = shared.get([task.remote("env_pip") for _ in range(6)], timeout=55)
     assert {answer[0] for answer in answers} == {"1.0"}
     assert len({answer[1] for answer in answers} - {sys.executable}) == 1
     with pytest.raises(ModuleNotFoundError):
-        shared.get(value_of.remote("env_pip_one"))
+        shared.get(value_of.remote("env_pip"))
 
 
 def test_versions_side_by_side_and_what_the_cluster_has_is_still_there(
-    shared: ModuleType, tmp_path: Path
+    shared: ModuleType, first_version: str, tmp_path: Path
 ) -> None:
     @sparkray.remote
     def look() -> tuple[Any, str]:
-        import env_pip_two  # type: ignore[import-not-found]
+        import env_pip  # type: ignore[import-not-found]
         import msgspec
 
-        return env_pip_two.VALUE, msgspec.__name__
+        return env_pip.VALUE, msgspec.__name__
 
+    second = _source(tmp_path / "2.0", "env_pip", "2.0")
     refs = [
-        look.options(
-            runtime_env={"pip": [_source(tmp_path / version, "env_pip_two", version)]}
-        ).remote()
-        for version in ("1.0", "2.0")
+        look.options(runtime_env={"pip": [source]}).remote()
+        for source in (first_version, second)
     ]
     assert shared.get(refs, timeout=55) == [("1.0", "msgspec"), ("2.0", "msgspec")]
 
@@ -89,10 +93,15 @@ def test_versions_side_by_side_and_what_the_cluster_has_is_still_there(
 def test_a_package_that_cannot_be_built_fails_at_get_with_pips_last_lines(
     shared: ModuleType, tmp_path: Path
 ) -> None:
-    broken = _source(tmp_path / "p", "env_bad", failure="raise OSError('no compiler')")
+    tally = tmp_path / "built"
+    failure = f"open({str(tally)!r}, 'a').write('x'); raise OSError('no compiler')"
+    broken = _source(tmp_path / "p", "env_bad", failure=failure)
     task = value_of.options(runtime_env={"pip": {"packages": [broken]}})
     with pytest.raises(RuntimeEnvSetupError, match="no compiler"):
         shared.get(task.remote("env_bad"), timeout=55)
+    with pytest.raises(RuntimeEnvSetupError, match=r"(?s)no compiler.*tried again"):
+        shared.get(task.remote("env_bad"), timeout=55)
+    assert tally.read_text() == "x", "one that has just failed is not tried at once"
     assert shared.get(sum_of.remote(1, 2)) == 3
 
 

@@ -127,3 +127,15 @@ def test_a_path_becomes_an_address_that_follows_the_content(tmp_path: Path) -> N
 
 def test_excludes_alone_change_nothing() -> None:
     assert packages.pack(runtime_env.normalize({"excludes": ["x"]})) == ("", [])
+
+
+def test_a_whole_disk_is_refused_before_all_of_it_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "ENOUGH", 3)
+    _tree(tmp_path, "a.bin", *(f"b{number}.txt" for number in range(10)))
+    os.truncate(tmp_path / "a.bin", 1 << 30)
+    found = packing.entries(str(tmp_path))
+    assert len(found) == 3
+    with pytest.raises(ValueError, match=r"at least 1024\.0 MiB.*a\.bin"):
+        packing.check_size("it", found)
