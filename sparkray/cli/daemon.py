@@ -96,7 +96,9 @@ class Node:
         host = given.host or _own_address(given.address)
         session = session_dir.create(self._root, cluster_id, self._node_id, self._token)
         self._session = session
-        _log_to(Path(self._settings.log_dir or session.path / "logs"))
+        logs = Path(self._settings.log_dir or session.path / "logs")
+        _log_to(logs)
+        _keep_start_log(self._given.start_log, logs)
         agent = AgentService(
             self._agent_options(session, cluster_id, host), self._settings, self._token
         )
@@ -309,6 +311,8 @@ async def run(
         _log.error("the node could not start", exc_info=True)
         starter.tell({"error": str(error), "kind": type(error).__name__})
         return 1
+    finally:
+        _drop_start_log(given.start_log)
     return 0
 
 
@@ -352,6 +356,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     except ValueError as error:
         Starter(given.ready_fd, None).tell({"error": str(error), "kind": "ValueError"})
+        _drop_start_log(given.start_log)
         return 1
     asyncio.run(_run_and_exit(given, settings))
     raise AssertionError("unreachable")
@@ -376,6 +381,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--worker-port-max", type=int)
     add("--owner-fd", type=int, help="end when this pipe ends")
     add("--ready-fd", type=int, help="write one JSON line here when ready")
+    add("--start-log", default="", help="our output's file: becomes one of the logs")
     add("--local", action="store_true", help="one node, for one driver")
     return parser
 
@@ -389,7 +395,7 @@ async def _unless(stop: asyncio.Future[str], work: Awaitable[_T]) -> _T | None:
         return task.result()
     task.cancel()
     await asyncio.wait({task})
-    return None
+    return None if task.cancelled() else task.result()  # it may have been done already
 
 
 async def _first(*waits: Awaitable[str]) -> str:
@@ -445,6 +451,18 @@ def _log_to(directory: Path) -> None:
         force=True,  # a node that starts anew has another directory
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+
+
+def _keep_start_log(path: str, directory: Path) -> None:
+    """Move the file of our own output beside the other logs, if it was not yet."""
+    if path and os.path.exists(path):
+        with contextlib.suppress(OSError):  # another file system
+            os.rename(path, directory / f"daemon-{os.getpid()}.log")
+
+
+def _drop_start_log(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import click
 
 from sparkray import __version__
 from sparkray.cli import output, stopping
+from sparkray.cli.signals import EndSignals
 from sparkray.launch import discovery, process
 from sparkray.launch.discovery import Node
 
@@ -103,15 +104,19 @@ def start(
     options = process.NodeOptions(
         head=head, address=address, environment=environment, **given
     )
+    signals = EndSignals()
     try:
-        started = process.start_node(options, owned=block)
+        started = process.start_node(options, owned=block, cancel_fd=signals.fd)
     except process.StartError as error:
         raise click.ClickException(str(error)) from error
+    if not block and signals.came():
+        started.stop()
+        raise click.ClickException("interrupted; the node was ended")
     click.echo(output.started(started.node))
     for warning in started.node.warnings:
         click.echo(f"Warning: {warning}", err=True)
     if block:
-        sys.exit(_stay(started))
+        sys.exit(_stay(started, signals))
 
 
 @main.command()
@@ -218,8 +223,12 @@ def _default_port() -> int:
     return 6380
 
 
-def _stay(started: process.NodeProcess) -> int:
-    try:
-        return started.wait()
-    except KeyboardInterrupt:
-        return started.stop()
+def _stay(started: process.NodeProcess, signals: EndSignals) -> int:
+    """Wait until the node ends, or a signal asks for that; return its exit status."""
+    signals.watch_children()
+    while (status := started.poll()) is None:
+        if signals.wait():
+            status = started.stop()
+            break
+    signals.ignore()
+    return status

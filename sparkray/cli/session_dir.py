@@ -31,10 +31,13 @@ import msgspec
 MAX_PATH_BYTES: Final = 103 - len("/sockets/0123456789abcdef.sock")
 SEGMENTS_PARENT: Final = Path("/dev/shm")
 DISCOVERY: Final = "agent.json"
-#: A directory of segments may be this old before its daemon holds it.
+#: So old a directory of segments may be before its daemon holds it, or a start before
+#: it has a directory of its own.
 YOUNG_S: Final = 60.0
 _LOCK: Final = "lock"
 _DRAFT: Final = ".draft-"
+#: What a start leaves that was killed at a bad moment.
+_UNFINISHED: Final = (f"{_DRAFT}*", "starting-*.log")
 
 
 def root(given: str, environment: Mapping[str, str]) -> Path:
@@ -148,6 +151,12 @@ def sweep(parent: Path) -> list[str]:
                 _remove_left(entry)
                 os.close(fd)
                 swept.append(entry.name)
+    for pattern in _UNFINISHED:
+        for path in parent.glob(pattern):
+            with contextlib.suppress(OSError):
+                if _is_old(path.lstat(), YOUNG_S):
+                    _remove_tree(path) if path.is_dir() else path.unlink()
+                    swept.append(path.name)
     return swept
 
 
@@ -162,8 +171,7 @@ def sweep_segments(
     swept: list[str] = []
     for directory in parent.glob("sparkray-*"):
         with contextlib.suppress(OSError):
-            stat = directory.lstat()
-            if stat.st_uid != os.getuid() or time.time() - stat.st_ctime < young_s:
+            if not _is_old(directory.lstat(), young_s):
                 continue
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -173,6 +181,11 @@ def sweep_segments(
             finally:
                 os.close(fd)
     return swept
+
+
+def _is_old(found: os.stat_result, young_s: float) -> bool:
+    """Tell whether it is ours, and older than something that is just being made."""
+    return found.st_uid == os.getuid() and time.time() - found.st_ctime >= young_s
 
 
 def _remove_left(entry: Path) -> None:

@@ -5,8 +5,8 @@
                   ------------------------------------->
                   owner pipe: never written; its end is our death
 
-The daemon's own output goes to a file, which moves into the node's log directory once
-that exists; until then it is what an error message quotes.
+The daemon's own output goes to a file, which it moves into its log directory as soon as
+that exists, and removes if it ends before; it is what an error message quotes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from sparkray.launch import discovery
 from sparkray.launch.discovery import Node
 
 _TAIL_BYTES = 4000
+#: How long a node that is given up may take over its orderly end.
+_END_S = 5.0
 #: Runs the daemon without the current directory among the places of imports: a file
 #: ``queue.py`` beside the driver must not become the standard library's.
 _BOOT = (
@@ -117,12 +119,16 @@ class NodeProcess:
 
     def stop(self, timeout_s: float = 15.0) -> int:
         """End it in good order; if that takes too long, by force.  Repeatable."""
+        owned = self._owner_fd >= 0
         self.let_go()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                self._signal(number)
+        if not owned:
+            self._signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            return self.wait(timeout_s)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._signal(number)
             with contextlib.suppress(TimeoutError):
-                return self.wait(timeout_s if number is None else timeout_s / 3)
+                return self.wait(timeout_s / 3)
         return self.wait()
 
     def kill(self) -> None:
@@ -158,49 +164,54 @@ def processes_of(pid: int) -> list[int]:
 
 
 def start_node(
-    options: NodeOptions, *, owned: bool = True, timeout_s: float | None = None
+    options: NodeOptions,
+    *,
+    owned: bool = True,
+    timeout_s: float | None = None,
+    cancel_fd: int | None = None,
 ) -> NodeProcess:
     """Start a node and wait until it is ready.
 
     Args:
         owned: the node ends when this process does, however that happens.
         timeout_s: how long it may take; default: the setting ``start_timeout_s``.
+        cancel_fd: ends the node when there is something to read here.  One that was
+            ready by then is returned all the same, and is about to end.
 
     Raises:
-        StartError: it ended, or was not ready in time.  Nothing is left running.
+        StartError: it ended, was not ready in time, or was given up.  Nothing is left
+            running.
     """
     if timeout_s is None:
         timeout_s = Settings.from_environment().start_timeout_s
     temp_dir = make_private(options.temp_dir or discovery.default_temp_dir())
-    log_fd, log_path = tempfile.mkstemp(".log", "starting-", temp_dir)
     owner_read, owner_write = os.pipe()
     ready_read, ready_write = os.pipe()
-    arguments = [*options.arguments(), f"--ready-fd={ready_write}"]
+    log_fd, log = tempfile.mkstemp(".log", "starting-", temp_dir)
+    arguments = [f"--ready-fd={ready_write}", f"--start-log={log}"]
     arguments += [f"--owner-fd={owner_read}"] if owned else []
-    log = Path(log_path)
+    process = None
     try:
-        process = _spawn(
-            arguments, options.environment, log_fd, [owner_read, ready_write]
-        )
-    except OSError as error:
+        try:
+            process = _spawn(options, arguments, log_fd, [owner_read, ready_write])
+        finally:
+            os.close(owner_read)
+            os.close(ready_write)
+        node = _await_ready(process, ready_read, cancel_fd, log_fd, timeout_s)
+    except BaseException as error:
         os.close(owner_write)
-        os.close(ready_read)
-        log.unlink()
-        raise StartError(f"cannot start a node: {error}") from error
-    finally:
-        for fd in (log_fd, owner_read, ready_write):
-            os.close(fd)
-    try:
-        node = _await_ready(process, ready_read, log, timeout_s)
-    except BaseException:
-        os.close(owner_write)
-        _discard(process)
-        log.unlink(missing_ok=True)
+        if process is not None:
+            _discard(process)
+        Path(log).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StartError(f"cannot start a node: {error}") from error
         raise
     finally:
         os.close(ready_read)
-    _keep_log(log, options.log_dir or os.path.join(node.session_dir, "logs"))
-    return NodeProcess(process, owner_write, node)
+        os.close(log_fd)
+    if not owned:
+        os.close(owner_write)
+    return NodeProcess(process, owner_write if owned else -1, node)
 
 
 def make_private(directory: Path) -> Path:
@@ -220,17 +231,17 @@ def make_private(directory: Path) -> Path:
 
 
 def _spawn(
-    arguments: Sequence[str], extra: Mapping[str, str], log_fd: int, fds: Sequence[int]
+    options: NodeOptions, arguments: Sequence[str], log_fd: int, fds: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", _BOOT, *arguments],
+        [sys.executable, "-c", _BOOT, *options.arguments(), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=log_fd,
         stderr=log_fd,
         close_fds=True,
         pass_fds=fds,
         start_new_session=True,
-        env={**child_environment(), **extra},
+        env={**child_environment(), **options.environment},
     )
 
 
@@ -245,50 +256,66 @@ def child_environment() -> dict[str, str]:
 
 
 def _await_ready(
-    process: subprocess.Popen[bytes], fd: int, log: Path, timeout_s: float
+    process: subprocess.Popen[bytes],
+    fd: int,
+    cancel_fd: int | None,
+    log_fd: int,
+    timeout_s: float,
 ) -> Node:
     deadline = time.monotonic() + timeout_s
-    data = b""
+    poller = select.poll()  # unlike `select`, it takes descriptors above 1023
+    for watched in (fd,) if cancel_fd is None else (fd, cancel_fd):
+        poller.register(watched, select.POLLIN)
+    data, cancelled = b"", False
     while not data.endswith(b"\n"):
         left_s = deadline - time.monotonic()
-        if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
-            raise StartError(f"a node was not ready after {timeout_s:g} s{_tail(log)}")
+        ready = dict(poller.poll(left_s * 1000)) if left_s > 0 else {}
+        if not ready:
+            text = f"a node was not ready after {timeout_s:g} s{_tail(log_fd)}"
+            raise StartError(text)
+        if fd not in ready:  # end it; whether it was ready meanwhile, it says itself
+            assert cancel_fd is not None
+            poller.unregister(cancel_fd)
+            cancelled, deadline = True, time.monotonic() + _END_S
+            process.terminate()
+            continue
         piece = os.read(fd, 65536)
         data += piece
         if not piece:
             break
+    if cancelled and not data:
+        raise StartError("interrupted before the node was ready; it was ended")
+    return _node_told(process, data, log_fd)
+
+
+def _node_told(process: subprocess.Popen[bytes], data: bytes, log_fd: int) -> Node:
+    """Return the node that the daemon's one line tells of.
+
+    Raises:
+        StartError: it tells of an error, or is none.
+    """
     try:
         said = json.loads(data)
         if "error" in said:
-            raise StartError(f"a node did not start: {said['error']}{_tail(log)}")
+            raise StartError(f"a node did not start: {said['error']}{_tail(log_fd)}")
         return Node.from_json(said)
     except (ValueError, KeyError):
         pass
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1.0)
-    raise StartError(f"a node ended while starting ({process.poll()}){_tail(log)}")
+    raise StartError(f"a node ended while starting ({process.poll()}){_tail(log_fd)}")
 
 
 def _discard(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(5.0)
+        process.wait(_END_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def _keep_log(log: Path, directory: str) -> None:
-    try:
-        log.rename(
-            os.path.join(directory, f"{log.name.replace('starting-', 'daemon-')}")
-        )
-    except OSError:  # another file system, or the node is ending already
-        log.unlink(missing_ok=True)
-
-
-def _tail(log: Path) -> str:
-    with contextlib.suppress(OSError):
-        text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
-        return f"; its output:\n{text}" if text else ""
-    return ""
+def _tail(log_fd: int) -> str:
+    start = max(0, os.fstat(log_fd).st_size - _TAIL_BYTES)
+    text = os.pread(log_fd, _TAIL_BYTES, start).decode(errors="replace").strip()
+    return f"; its output:\n{text}" if text else ""

@@ -5,15 +5,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 import sparkray
 from sparkray.launch import discovery
-
-ROOT = Path(sparkray.__file__).parents[1]
+from tests.support import ROOT, until
 
 
 def command(*arguments: str, timeout_s: float = 50) -> subprocess.CompletedProcess[str]:
@@ -24,13 +25,6 @@ def command(*arguments: str, timeout_s: float = 50) -> subprocess.CompletedProce
         text=True,
         timeout=timeout_s,
     )
-
-
-def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition not reached"
-        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -119,17 +113,97 @@ def test_the_token_is_never_shown(temp_dir: Path) -> None:
     assert token not in run.stdout + run.stderr + shown + listed
 
 
-def test_a_blocking_start_ends_with_its_command(temp_dir: Path) -> None:
+@contextmanager
+def starting(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run ``sparkray start`` with ``arguments``; its node's process is there."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "sparkray", "start", "--head", "--port=0", "--block"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-m", "sparkray", "start", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARKRAY_TOKEN": "ab" * 32},
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     with process:
+        try:
+            until(psutil.Process(process.pid).children)
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+
+
+HEAD = ("--head", "--port=0", "--num-cpus=1")
+NOWHERE = ("--address=127.0.0.1:1", "--num-cpus=1")
+END_SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@END_SIGNALS
+def test_a_blocking_start_ends_with_its_command(
+    number: signal.Signals, temp_dir: Path
+) -> None:
+    with starting(*HEAD, "--block") as process:
+        until(discovery.nodes_on_this_host)
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    assert not list(temp_dir.iterdir())
+
+
+@END_SIGNALS
+def test_a_node_that_the_command_has_not_heard_of_yet_ends_in_good_order(
+    number: signal.Signals, temp_dir: Path
+) -> None:
+    with starting(*HEAD, "--block") as process:
+        process.send_signal(signal.SIGSTOP)
+        until(discovery.nodes_on_this_host)
+        process.send_signal(number)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == 0
+    assert not list(temp_dir.iterdir())
+
+
+@END_SIGNALS
+@pytest.mark.parametrize("arguments", [NOWHERE, (*NOWHERE, "--block")])
+def test_a_start_that_is_interrupted_leaves_nothing(
+    arguments: tuple[str, ...], number: signal.Signals, temp_dir: Path
+) -> None:
+    with starting(*arguments) as process:
+        daemon = psutil.Process(process.pid).children()[0]
+        process.send_signal(number)
+        assert process.wait(30) == 1
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert "interrupted before the node was ready" in said and "Trace" not in said
+    assert not daemon.is_running()
+    assert not list(temp_dir.iterdir())
+
+
+def test_a_start_without_block_that_is_interrupted_leaves_no_node(
+    temp_dir: Path,
+) -> None:
+    with starting(*HEAD) as process:
+        process.send_signal(signal.SIGSTOP)
         until(discovery.nodes_on_this_host)
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == 1
+    assert not list(temp_dir.iterdir())
+
+
+def test_a_second_signal_does_not_disturb_the_end(temp_dir: Path) -> None:
+    with starting(*HEAD, "--block") as process:
+        until(discovery.nodes_on_this_host)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.001)
+        assert process.wait() == 0
+    assert not list(temp_dir.iterdir())
+
+
+def test_a_blocking_start_ends_when_its_node_is_stopped(temp_dir: Path) -> None:
+    with starting(*HEAD, "--block") as process:
+        (node,) = until(discovery.nodes_on_this_host)
+        assert command("stop", "--address", node.head).returncode == 0
         assert process.wait(30) == 0
-    assert not discovery.nodes_on_this_host()
 
 
 @pytest.mark.parametrize(
