@@ -8,6 +8,7 @@ A setting ``timeout_s`` is read from ``SPARKRAY_TIMEOUT_S`` when a process start
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import os
 from collections.abc import Mapping
@@ -15,6 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PREFIX = "SPARKRAY_"
+#: Variables that are no settings, read where they are needed; those of the last line
+#: are for processes of sparkray's own.
+_OTHERS = (
+    *("ADDRESS", "TOKEN", "TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY"),
+    *("OMP_FOLLOWS_CPUS",),
+)
 
 
 def _setting(default: Any, doc: str, *, shared: bool = False) -> Any:
@@ -123,6 +130,21 @@ class Settings:
             name: kinds[name](value) for name, value in shared.items() if name in kinds
         }
         return dataclasses.replace(self, **values)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> str:
+    """Return a line that names the variables which look like ours and are not known,
+    "" if there are none."""
+    known = [*_OTHERS, *(field.name.upper() for field in dataclasses.fields(Settings))]
+    said = []
+    for variable in sorted(environment):
+        name = variable.removeprefix(PREFIX)
+        if name != variable and name not in known:
+            hint = ""
+            for near in difflib.get_close_matches(name, known, 1):
+                hint = f" (did you mean {PREFIX}{near}?)"
+            said.append(variable + hint)
+    return f"ignored, unknown: {', '.join(said)}" if said else ""
 
 
 def _parse(name: str, text: str, kind: type) -> Any:

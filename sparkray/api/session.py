@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 from sparkray.api import join, packages
 from sparkray.api import runtime_env as runtime_env_
 from sparkray.api.arguments import InitArguments
-from sparkray.config import Settings
+from sparkray.config import Settings, unknown_variables
 from sparkray.launch import process
 from sparkray.launch.discovery import Node
 from sparkray.launch.secrets import tls_contexts
@@ -137,6 +137,7 @@ class _State:
     def __init__(self) -> None:
         self.lock = threading.RLock()  #: guards `session`; held while that changes
         self.session: _Session | None = None
+        self.has_warned = False  #: of variables that nobody knows
 
     def reset_after_fork(self) -> None:
         """A child has no session, and must not keep its parent's cluster alive."""
@@ -210,6 +211,9 @@ def init(
         if runtime is not None:
             return _existing(runtime, arguments, ignore_reinit_error)
         _configure_logging(logging_level)
+        if not _state.has_warned and (text := unknown_variables(os.environ)):
+            _state.has_warned = True
+            _log.warning("%s", text)
         env, shipped = packages.pack(runtime_env_.normalize(runtime_env))
         config = _job_config(arguments, env, log_to_driver)
         try:

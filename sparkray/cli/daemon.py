@@ -14,12 +14,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Awaitable, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -45,6 +47,10 @@ _T = TypeVar("_T")
 STOP_TIMEOUT_S = 10.0
 #: Between attempts to reach a head that is not there yet: first and longest pause.
 RETRY_S = (0.1, 1.0)
+_TAKEN = (
+    "choose another by --port (0: any that is free); `sparkray status` tells of a"
+    " cluster that runs on this host"
+)
 
 
 class Node:
@@ -166,13 +172,18 @@ class Node:
                 cluster_id, self._settings, self._token, sparkray.__version__, self._tls
             )
             servicers.append(HeadServicer(self._head))
-        self._server, port = await server.serve(
-            servicers,
-            host=host,
-            port=self._given.port if self._given.head else 0,
-            token=self._token,
-            tls=self._tls,
-        )
+        try:
+            self._server, port = await server.serve(
+                servicers,
+                host=host,
+                port=self._given.port if self._given.head else 0,
+                token=self._token,
+                tls=self._tls,
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                error.strerror = f"{error.strerror}; {_TAKEN}"
+            raise
         if self._head is not None:
             self._head.start(f"{host}:{port}")
         return port
@@ -309,11 +320,23 @@ async def run(
             _log.warning("the head declared this node dead: it starts anew")
     except Exception as error:
         _log.error("the node could not start", exc_info=True)
-        starter.tell({"error": str(error), "kind": type(error).__name__})
+        starter.tell(_told(error))
         return 1
     finally:
         _drop_start_log(given.start_log)
     return 0
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """Return what the starter is told of an error; one that nobody foresaw is printed
+    as well, with its traceback."""
+    foreseen = isinstance(error, (OSError, ValueError, SparkrayError))
+    if not foreseen:
+        traceback.print_exception(error)
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = ": ".join(filter(None, (error.filename, error.strerror)))
+    return {"error": text, "kind": type(error).__name__, "foreseen": foreseen}
 
 
 async def _run_one(node: Node, starter: Starter, stop: asyncio.Future[str]) -> bool:
@@ -355,7 +378,7 @@ def main(argv: list[str] | None = None) -> int:
             worker_port_max=given.worker_port_max,
         )
     except ValueError as error:
-        Starter(given.ready_fd, None).tell({"error": str(error), "kind": "ValueError"})
+        Starter(given.ready_fd, None).tell(_told(error))
         _drop_start_log(given.start_log)
         return 1
     asyncio.run(_run_and_exit(given, settings))
@@ -444,13 +467,20 @@ def _own_address(head: str) -> str:
 
 
 def _log_to(directory: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    logging.basicConfig(
-        filename=directory / f"node-{os.getpid()}.log",
-        level=logging.INFO,
-        force=True,  # a node that starts anew has another directory
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        logging.basicConfig(
+            filename=directory / f"node-{os.getpid()}.log",
+            level=logging.INFO,
+            force=True,  # a node that starts anew has another directory
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
+    except OSError as error:
+        text = (
+            f"cannot write logs in {directory} ({error.strerror}): choose another"
+            " directory by SPARKRAY_LOG_DIR or --log-dir"
+        )
+        raise OSError(error.errno, text) from error
 
 
 def _keep_start_log(path: str, directory: Path) -> None:

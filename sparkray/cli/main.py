@@ -17,6 +17,7 @@ import click
 from sparkray import __version__
 from sparkray.cli import output, stopping
 from sparkray.cli.signals import EndSignals
+from sparkray.config import Settings, unknown_variables
 from sparkray.launch import discovery, process
 from sparkray.launch.discovery import Node
 
@@ -70,6 +71,12 @@ _token_file = click.option(
 @click.version_option(__version__, prog_name="sparkray")
 def main() -> None:
     """Nested remote tasks over a Spark cluster, in plain Python."""
+    try:
+        Settings.from_environment()
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    if text := unknown_variables(os.environ):
+        click.echo(f"Warning: {text}", err=True)
 
 
 @main.command()
@@ -186,7 +193,7 @@ def _report(address: str, token: bytes) -> Any:
         return client.call_head(
             address, token, "Status", ClusterStatus(), 15.0, tls.from_environment()
         )
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, ValueError) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -200,7 +207,7 @@ def _find_token(nodes: list[Node], token_file: Path | None) -> bytes:
             return auth.read_token(token_file)
         token = auth.token_from_environment(os.environ)
     except (OSError, ValueError) as error:
-        raise click.ClickException(f"cannot read the token: {error}") from error
+        raise click.ClickException(str(error)) from error
     if token is None:
         raise click.ClickException(
             "no token for that cluster: give --token-file, or set SPARKRAY_TOKEN_FILE"

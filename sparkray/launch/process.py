@@ -184,10 +184,9 @@ def start_node(
     """
     if timeout_s is None:
         timeout_s = Settings.from_environment().start_timeout_s
-    temp_dir = make_private(options.temp_dir or discovery.default_temp_dir())
+    log_fd, log = _new_log(options.temp_dir or discovery.default_temp_dir())
     owner_read, owner_write = os.pipe()
     ready_read, ready_write = os.pipe()
-    log_fd, log = tempfile.mkstemp(".log", "starting-", temp_dir)
     arguments = [f"--ready-fd={ready_write}", f"--start-log={log}"]
     arguments += [f"--owner-fd={owner_read}"] if owned else []
     process = None
@@ -212,6 +211,16 @@ def start_node(
     if not owned:
         os.close(owner_write)
     return NodeProcess(process, owner_write if owned else -1, node)
+
+
+def _new_log(temp_dir: Path) -> tuple[int, str]:
+    try:
+        return tempfile.mkstemp(".log", "starting-", make_private(temp_dir))
+    except OSError as error:
+        raise StartError(
+            f"cannot keep session directories in {temp_dir} ({error.strerror}): set"
+            " SPARKRAY_TEMP_DIR or --temp-dir to a directory that you can write to"
+        ) from None
 
 
 def make_private(directory: Path) -> Path:
@@ -297,7 +306,8 @@ def _node_told(process: subprocess.Popen[bytes], data: bytes, log_fd: int) -> No
     try:
         said = json.loads(data)
         if "error" in said:
-            raise StartError(f"a node did not start: {said['error']}{_tail(log_fd)}")
+            output = "" if said.get("foreseen") else _tail(log_fd)
+            raise StartError(f"a node did not start: {said['error']}{output}")
         return Node.from_json(said)
     except (ValueError, KeyError):
         pass

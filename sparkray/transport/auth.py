@@ -154,9 +154,18 @@ def read_token(path: str | Path) -> bytes:
 
 
 def token_from_environment(environment: Mapping[str, str]) -> bytes | None:
-    """Return what ``SPARKRAY_TOKEN`` or ``SPARKRAY_TOKEN_FILE`` give, or None."""
+    """Return what ``SPARKRAY_TOKEN`` or ``SPARKRAY_TOKEN_FILE`` give, or None.
+
+    Raises:
+        ValueError: the file cannot be read, or holds no token; names it.
+    """
     if text := environment.get("SPARKRAY_TOKEN"):
         return parse_token(text)
     if path := environment.get("SPARKRAY_TOKEN_FILE"):
-        return read_token(path)
+        try:
+            return read_token(path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            text = f"SPARKRAY_TOKEN_FILE={path}: no token can be read there ({reason})"
+            raise ValueError(text) from error
     return None

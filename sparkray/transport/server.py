@@ -12,6 +12,7 @@ import errno
 import hmac
 import logging
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -25,6 +26,7 @@ from sparkray.transport.options import SERVER_OPTIONS, credential, full_name
 from sparkray.transport.tls import TLSFiles
 
 _log = logging.getLogger(__name__)
+_STREAM = socket.SOCK_STREAM
 
 #: Name of a call -> class of what comes, class of what goes.
 Calls: TypeAlias = Mapping[str, tuple[type, type]]
@@ -69,6 +71,8 @@ async def serve(
     Raises:
         OSError: the port is in use, or the address is not of this host.
     """
+    if port:
+        _check_free(host, port)
     server = grpc.aio.server(interceptors=[_TokenCheck(token)], options=SERVER_OPTIONS)
     server.add_generic_rpc_handlers([_handler(servicer) for servicer in servicers])
     address = full_name(host, port)
@@ -84,6 +88,22 @@ async def serve(
         raise OSError(errno.EADDRINUSE, text)
     await server.start()
     return server, bound
+
+
+def _check_free(host: str, port: int) -> None:
+    """Find out why a port cannot be had: gRPC only says that, and prints lines of its
+    own."""
+    try:
+        family, _, _, _, name = socket.getaddrinfo(host, port, type=_STREAM)[0]
+        with socket.socket(family, _STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(name)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            reason = "the port is in use"
+        text = f"cannot listen on {full_name(host, port)}: {reason}"
+        raise OSError(error.errno, text) from None
 
 
 def method_name(call: str) -> str:

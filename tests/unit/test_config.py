@@ -1,10 +1,12 @@
 import dataclasses
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 
-from sparkray.config import PREFIX, Settings
+from sparkray.config import PREFIX, Settings, unknown_variables
+from sparkray.protocol.zygote import OMP_FOLLOWS
 
 FIELDS = dataclasses.fields(Settings)
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,6 +47,20 @@ def test_variables_of_other_things_are_left_alone() -> None:
         "PATH": "/bin",
     }
     assert Settings.from_environment(environment) == Settings()
+
+
+def test_unknown_variables_are_told_with_the_nearest_name_that_is_known() -> None:
+    environment = {"SPARKRAY_MAX_WORKER": "8", "SPARKRAY_QQ": "1", "HOME": "/"}
+    assert unknown_variables(environment) == (
+        "ignored, unknown: SPARKRAY_MAX_WORKER (did you mean SPARKRAY_MAX_WORKERS?),"
+        " SPARKRAY_QQ"
+    )
+
+
+def test_every_variable_that_the_documentation_names_is_known() -> None:
+    text = (DOCS / "configuration.md").read_text() + (DOCS / "security.md").read_text()
+    names = set(re.findall(r"SPARKRAY_[A-Z_]*[A-Z]", text)) | {OMP_FOLLOWS}
+    assert unknown_variables(dict.fromkeys(names, "1")) == ""
 
 
 def test_runtimes_take_the_shared_settings_of_their_agent_and_keep_the_rest() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import sparkray
 from sparkray.launch import discovery
-from tests.support import ROOT, until
+from tests.support import ROOT, run_driver, until
 
 
 def command(*arguments: str, timeout_s: float = 50) -> subprocess.CompletedProcess[str]:
@@ -228,8 +228,67 @@ def test_wrong_usage_exits_with_2_and_starts_nothing(
     assert not list(temp_dir.iterdir())
 
 
+def complaint(run: subprocess.CompletedProcess[str]) -> str:
+    """Return the one line that a command ended with."""
+    assert run.returncode == 1 and not run.stdout
+    (line,) = run.stderr.splitlines()
+    return line
+
+
 def test_a_port_in_use_is_told_and_exits_with_1(temp_dir: Path) -> None:
     head = start_head("--num-cpus", "1")
     port = head.head.rpartition(":")[2]
-    run = command("start", "--head", "--port", port)
-    assert run.returncode == 1 and port in run.stderr
+    said = complaint(command("start", "--head", "--port", port))
+    assert f"cannot listen on {head.head}: the port is in use" in said
+    assert "--port" in said and "sparkray status" in said
+    assert [n.pid for n in discovery.nodes_on_this_host()] == [head.pid]
+
+
+def test_an_address_of_another_host_is_told(temp_dir: Path) -> None:
+    said = complaint(command("start", "--head", "--port=6380", "--host=192.0.2.1"))
+    assert "cannot listen on 192.0.2.1:6380: Cannot assign" in said
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SPARKRAY_TOKEN_FILE", "/nowhere/token"),
+        ("SPARKRAY_TOKEN_FILE", "/dev/null"),
+        ("SPARKRAY_TOKEN_FILE", "/tmp"),
+        ("SPARKRAY_TEMP_DIR", "/proc/nowhere"),
+        ("SPARKRAY_TEMP_DIR", "/dev/null"),
+        ("SPARKRAY_LOG_DIR", "/dev/null"),
+        ("SPARKRAY_MAX_WORKERS", "many"),
+        ("SPARKRAY_NODE_TIMEOUT_S", "-1"),
+        ("SPARKRAY_TLS_CA", "/nowhere/ca"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named_in_one_line(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    run = command("start", "--head", "--port=0")
+    if run.returncode == 2:  # click looks at options itself
+        assert value in run.stderr and "Traceback" not in run.stderr
+    else:
+        said = complaint(run)
+        assert variable in said or (variable[:12] == "SPARKRAY_TLS" and "TLS" in said)
+    with pytest.raises((ValueError, sparkray.exceptions.ClusterError)) as caught:
+        sparkray.init(num_cpus=1)
+    monkeypatch.delenv(variable)
+    text = str(caught.value)
+    assert "\n" not in text and (variable in text or "SPARKRAY_TLS" in text)
+
+
+def test_an_unknown_variable_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKRAY_MAX_WORKER", "8")
+    run = command("stop")
+    assert run.returncode == 0
+    assert run.stderr == (
+        "Warning: ignored, unknown: SPARKRAY_MAX_WORKER"
+        " (did you mean SPARKRAY_MAX_WORKERS?)\n"
+    )
+    twice = "import sparkray as s; s.init(num_cpus=1); s.shutdown(); s.init(num_cpus=1)"
+    driver = run_driver(twice)
+    assert driver.returncode == 0
+    assert driver.stderr.count("SPARKRAY_MAX_WORKER (") == 1

@@ -1,4 +1,4 @@
-"""Starting a node as a process of its own: what is left of a start that is cut short."""
+"""Starting a node as a process of its own: what is left when that is cut short."""
 
 import os
 import subprocess

@@ -166,7 +166,7 @@ def test_a_server_notices_when_the_reader_of_a_stream_goes(how: str) -> None:
 def test_a_port_in_use_is_refused_and_named() -> None:
     async def test(echo: Echo, peer: Peer) -> None:
         port = int(peer.address.rpartition(":")[2])
-        with pytest.raises(OSError, match=f"127.0.0.1:{port}: in use"):
+        with pytest.raises(OSError, match=f"127.0.0.1:{port}: the port is in use"):
             await server.serve([echo], host="127.0.0.1", port=port, token=TOKEN)
 
     served(test)
