@@ -77,6 +77,9 @@ class Settings:
         "", "parent of session directories; default: sparkray-<uid> under TMPDIR"
     )
     start_timeout_s: float = _setting(30.0, "how long starting or joining may take")
+    spark_start_timeout_s: float = _setting(
+        120.0, "how long nodes on Spark executors may take to start"
+    )
     node_timeout_s: float = _setting(
         10.0, "a silent node is declared dead after this time"
     )

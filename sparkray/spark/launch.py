@@ -41,6 +41,13 @@ class SparkFacts:
         self.expected = known.executors
         if self.expected is None and not self.dynamic:
             self.expected = self._number("spark.executor.instances")
+        self.most = sizing.most_executors(
+            known.executors,
+            dynamic=self.dynamic,
+            dynamic_max=self._number("spark.dynamicAllocation.maxExecutors"),
+            cores_max=self._number("spark.cores.max"),
+            executor_cores=self._number("spark.executor.cores"),
+        )
         self.app_id = self.conf("spark.app.id")
 
     def conf(self, name: str) -> str:
@@ -53,19 +60,35 @@ class SparkFacts:
 
     def executors(self) -> int | None:
         """Return how many executors there are now; None if Spark does not tell."""
-        if self.context is None:
+        infos = self._executor_infos()
+        if infos is None:
             return self.expected
-        try:
-            infos = self.context._jsc.sc().statusTracker().getExecutorInfos()
-            with_driver = len(infos)
-        except Exception as error:  # a guarded gateway, as on shared clusters
-            _log.debug("cannot count executors: %s", error)
-            return self.expected
-        return (
-            1
-            if self.master.startswith("local[") or self.master == "local"
-            else (with_driver - 1)
+        return 1 if self._is_local() else len(infos) - 1
+
+    def occupancy(self) -> sizing.Occupancy:
+        """Return what Spark does now, as far as it tells."""
+        infos = self._executor_infos()
+        if infos is None:
+            return sizing.Occupancy(self.expected or 0)
+        executors = 1 if self._is_local() else len(infos) - 1
+        slots = sizing.slots_of(self.cores, self.task_cpus) if self.cores else None
+        return sizing.Occupancy(
+            executors,
+            sum(info.numRunningTasks() for info in infos),
+            None if slots is None else slots * executors,
         )
+
+    def is_stopped(self) -> bool:
+        """Tell whether the session can run nothing any more."""
+        if self.context is None:
+            return bool(getattr(self.spark, "is_stopped", False))
+        if self.context._jsc is None:
+            return True
+        try:
+            return bool(self.context._jsc.sc().isStopped())
+        except Exception as error:  # a guarded gateway, or its process is gone
+            _log.debug("cannot tell if Spark is stopped: %s", error)
+            return False
 
     def driver_address(self) -> str:
         """Return an address of this host that the executors can reach."""
@@ -81,6 +104,19 @@ class SparkFacts:
         if self.context is not None:
             with contextlib.suppress(Exception):  # the context may be stopped already
                 self.context.setLocalProperty(name, value)
+
+    def _executor_infos(self) -> Any:
+        """Return what Spark tells of each executor and the driver; None if nothing."""
+        if self.context is None:
+            return None
+        try:
+            return list(self.context._jsc.sc().statusTracker().getExecutorInfos())
+        except Exception as error:  # a guarded gateway, as on shared clusters
+            _log.debug("cannot count executors: %s", error)
+            return None
+
+    def _is_local(self) -> bool:
+        return self.master.startswith("local[") or self.master == "local"
 
     def _number(self, name: str) -> int | None:
         text = self.conf(name)

@@ -42,6 +42,8 @@ SETTLED_S = 1.5
 LOOK_S = (0.03, 2.0)
 #: How long the Spark jobs of nodes may take to end by themselves at shutdown.
 END_TIMEOUT_S = 3.0
+#: How often a start that takes long says what it waits for.
+SAY_S = 10.0
 
 
 def start_on_spark(
@@ -75,11 +77,12 @@ def start_on_spark(
             as it lives.  Default: where it has more than one.
         head_port, worker_port_min, worker_port_max: ports; default: any that is free.
         token: the cluster's secret, where the environment does not give it.
-        start_timeout_s: how long starting may take; default: that setting.
+        start_timeout_s: how long starting may take; default: the setting
+            ``spark_start_timeout_s``.
 
     Raises:
-        SparkrayError: the head did not start.
-        TypeError, ValueError: a wrong argument.
+        SparkrayError: the head did not start, or Spark can never grant so many nodes.
+        TypeError, ValueError: a wrong argument; the session is stopped.
     """
     if isinstance(spark, OnSpark):
         given = {
@@ -90,8 +93,12 @@ def start_on_spark(
         }
         return start_on_spark(spark.spark, **{**given, **spark.options})
     count = sizing.count_nodes(num_nodes, min_nodes, max_nodes)
-    facts = SparkFacts(spark)
-    timeout_s = start_timeout_s or Settings.from_environment().start_timeout_s
+    facts = _facts_of(spark)
+    if facts.most is not None and facts.most < count.least:
+        raise SparkrayError(
+            sizing.too_few(count.least, facts.most, 0, dynamic=facts.dynamic)
+        )
+    timeout_s = start_timeout_s or Settings.from_environment().spark_start_timeout_s
     deadline_s = time.monotonic() + timeout_s
     head = start_node(
         NodeOptions(
@@ -126,6 +133,21 @@ def start_on_spark(
     except BaseException:
         head.stop()
         raise
+
+
+def _facts_of(spark: Any) -> SparkFacts:
+    """Read a session's settings.
+
+    Raises:
+        ValueError: it is stopped.
+    """
+    facts = SparkFacts(spark)
+    if facts.is_stopped():
+        raise ValueError(
+            "this SparkSession is stopped: make another with"
+            " SparkSession.builder.getOrCreate(), and give init that one"
+        )
+    return facts
 
 
 def launch_options() -> frozenset[str]:
@@ -218,6 +240,7 @@ class SparkCluster:
 
     def _await(self) -> list[dict[str, str]]:
         seen, changed_s, pause_s = -1, time.monotonic(), LOOK_S[0]
+        said_s = changed_s
         while True:
             now_s = time.monotonic()
             executors = self._facts.executors() or 0
@@ -229,10 +252,11 @@ class SparkCluster:
                 return nodes
             self._check(nodes, executors, settled, now_s)
             if now_s > self._deadline_s:
-                _log.warning(
-                    "only %d of %d executors have a node", len(nodes), executors
-                )
+                _log.warning("not waiting longer: %s", self._waiting(nodes, executors))
                 return nodes
+            if now_s > said_s + SAY_S:
+                said_s = now_s
+                _log.info("waiting: %s", self._waiting(nodes, executors))
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.2, 0.2)
 
@@ -253,7 +277,14 @@ class SparkCluster:
             text = sizing.too_few(
                 least, executors, len(nodes), dynamic=self._facts.dynamic
             )
+            if late:
+                text = f"{text}; {self._waiting(nodes, executors)}"
             raise SparkrayError(f"{text}; {failure}" if failure else text)
+
+    def _waiting(self, nodes: list[dict[str, str]], executors: int) -> str:
+        """Say what is waited for: how many nodes are up, what Spark does."""
+        wanted = self._count.wanted(executors)
+        return sizing.waiting_for(wanted, len(nodes), self._facts.occupancy())
 
     def _fill(self, executors: int) -> list[dict[str, str]]:
         """Start what is missing; return the labels of the nodes that are there."""

@@ -109,6 +109,50 @@ def count_nodes(
     return NodeCount(min_nodes or 1, max_nodes)
 
 
+def most_executors(
+    known: int | None,
+    *,
+    dynamic: bool,
+    dynamic_max: int | None,
+    cores_max: int | None,
+    executor_cores: int | None,
+) -> int | None:
+    """Return how many executors the application can ever have; None if nothing tells.
+
+    Args:
+        known: what the master's address says.
+        dynamic: whether dynamic allocation is on; ``dynamic_max`` is its limit.
+        cores_max: of the whole application, with ``executor_cores`` for each.
+    """
+    limits = [known, dynamic_max if dynamic else None]
+    if cores_max and executor_cores:
+        limits.append(cores_max // executor_cores)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """What Spark does now, as far as it tells."""
+
+    executors: int
+    running_tasks: int | None = None
+    slots: int | None = None  #: of all executors together
+
+    def __str__(self) -> str:
+        executors = f"{self.executors} executor{'s' * (self.executors != 1)}"
+        if self.running_tasks is None:
+            return f"Spark has {executors}"
+        if self.slots is None:
+            return f"Spark has {executors} and runs {self.running_tasks} tasks"
+        free = max(0, self.slots - self.running_tasks)
+        return f"Spark has {executors}, and {free} of {self.slots} slots are free"
+
+
+def waiting_for(wanted: int, nodes: int, spark: Occupancy) -> str:
+    """Say what a start waits for."""
+    return f"{nodes} of {wanted} nodes on Spark executors are up; {spark}"
+
+
 def too_few(least: int, executors: int, nodes: int, *, dynamic: bool) -> str:
     """Say why fewer nodes came up than were asked for, and what to do."""
     if executors < least:
@@ -124,7 +168,7 @@ def too_few(least: int, executors: int, nodes: int, *, dynamic: bool) -> str:
     return (
         f"asked for {least} nodes, and only {nodes} came up on Spark's {executors}"
         " executors: other Spark stages may occupy all slots, or Python starts slowly"
-        " there (start_timeout_s)"
+        " there (start_timeout_s, or SPARKRAY_SPARK_START_TIMEOUT_S)"
     )
 
 

@@ -84,10 +84,10 @@ def test_udfs_run_nested_tasks_all_over_the_cluster(run_driver: Run) -> None:
     print(f"init to first task on a running Spark: {results['s']:.2f} s")
 
 
-def test_more_nodes_than_executors_raise_an_error_with_both_numbers(
+def test_more_nodes_than_executors_or_a_stopped_session_raise_an_error_at_once(
     run_driver: Run, folder: Path
 ) -> None:
-    (told,) = run_driver(
+    told, *stopped = run_driver(
         """
         from sparkray.spark import start_cluster
         spark = start()
@@ -97,10 +97,18 @@ def test_more_nodes_than_executors_raise_an_error_with_both_numbers(
         except sparkray.exceptions.SparkrayError as error:
             tell(said=str(error), s=time.monotonic() - began)
         spark.stop()
+        for stopped in (sparkray.init, start_cluster):
+            try:
+                stopped(spark)
+            except ValueError as error:
+                tell(stopped=str(error))
         """
     ).results()
     assert "5 nodes" in told["said"] and "2 executors" in told["said"]
     assert told["s"] < 30
+    assert [line["stopped"][:29] for line in stopped] == [
+        "this SparkSession is stopped:"
+    ] * 2
     wait_until_gone(folder, 10)
 
 

@@ -130,3 +130,45 @@ def test_a_small_dev_shm_limits_the_object_store() -> None:
 def test_an_executor_never_gets_more_than_its_host() -> None:
     share = sizing.share_of_host(16, 4, 8 * GIB, 0)
     assert share.memory_bytes + share.object_store_bytes == 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("known", "dynamic", "dynamic_max", "cores_max", "executor_cores", "most"),
+    [
+        (2, False, None, None, 1, 2),
+        (None, True, 5, None, None, 5),
+        (None, False, 5, None, None, None),
+        (None, False, None, 8, 4, 2),
+        (None, True, 1, 8, 4, 1),
+        (None, False, None, 8, None, None),
+    ],
+)
+def test_how_many_executors_there_can_ever_be_is_known_where_a_setting_limits_them(
+    known: int | None,
+    dynamic: bool,
+    dynamic_max: int | None,
+    cores_max: int | None,
+    executor_cores: int | None,
+    most: int | None,
+) -> None:
+    assert most == sizing.most_executors(
+        known,
+        dynamic=dynamic,
+        dynamic_max=dynamic_max,
+        cores_max=cores_max,
+        executor_cores=executor_cores,
+    )
+
+
+@pytest.mark.parametrize(
+    ("spark", "said"),
+    [
+        (sizing.Occupancy(2, 2, 2), "Spark has 2 executors, and 0 of 2 slots are free"),
+        (sizing.Occupancy(1, 1, 4), "Spark has 1 executor, and 3 of 4 slots are free"),
+        (sizing.Occupancy(2, 3), "Spark has 2 executors and runs 3 tasks"),
+        (sizing.Occupancy(0), "Spark has 0 executors"),
+    ],
+)
+def test_a_start_says_what_it_waits_for(spark: sizing.Occupancy, said: str) -> None:
+    text = sizing.waiting_for(3, 1, spark)
+    assert text == f"1 of 3 nodes on Spark executors are up; {said}"
