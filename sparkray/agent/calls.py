@@ -15,6 +15,7 @@ from sparkray.agent.fleet import Fleet
 from sparkray.agent.jobs import JobDesk
 from sparkray.agent.leasing import LeaseDesk
 from sparkray.agent.members import Member
+from sparkray.agent.modules import ModuleDesk
 from sparkray.agent.objects import ObjectDesk
 from sparkray.agent.uplink import Uplink
 from sparkray.exceptions import ProtocolError
@@ -51,6 +52,7 @@ class RuntimeCalls:
         fleet: Fleet,
         objects: ObjectDesk,
         actors: ActorDesk,
+        modules: ModuleDesk,
         uplink: Uplink,
         flush_logs: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
@@ -58,7 +60,8 @@ class RuntimeCalls:
         self._node_id = node_id
         self._jobs, self._leases, self._fleet = jobs, leases, fleet
         self._objects, self._uplink, self._spawn = objects, uplink, spawn
-        self._actors, self._flush = actors, flush_logs
+        self._actors, self._modules = actors, modules
+        self._flush = flush_logs
         self._dumps: dict[int, asyncio.Future[list[m.ObjectRow]]] = {}
         self._numbers = itertools.count(FIRST_NUMBER)
 
@@ -157,6 +160,16 @@ class RuntimeCalls:
 
         self._answer(member, message.call, pass_on())
 
+    def _find_module(self, member: Member, message: m.FindModule) -> None:
+        async def find() -> m.ModuleFound:
+            place = await self._modules.directory_of(member.job_id, message.name)
+            return m.ModuleFound(message.call, place)
+
+        self._answer(member, message.call, find())
+
+    def _module_found(self, member: Member, message: m.ModuleFound) -> None:
+        self._modules.found(message)
+
     def _objects_dumped(self, member: Member, message: m.ObjectsDumped) -> None:
         waiting = self._dumps.pop(message.call, None)
         if waiting is not None and not waiting.done():
@@ -216,4 +229,6 @@ _HANDLERS: Final[dict[type, Callable[[RuntimeCalls, Member, Any], None]]] = {
     m.ActorStarted: RuntimeCalls._actor_started,
     m.ActorExiting: RuntimeCalls._actor_exiting,
     m.ObjectsDumped: RuntimeCalls._objects_dumped,
+    m.FindModule: RuntimeCalls._find_module,
+    m.ModuleFound: RuntimeCalls._module_found,
 }

@@ -117,10 +117,10 @@ class EnvironmentDesk:
     async def _prepare(self, wanted: Environment) -> Prepared:
         working_dir, import_path = "", []
         if wanted.working_dir:
-            working_dir = await self._package(wanted.working_dir)
+            working_dir = await self.package(wanted.working_dir)
             import_path.append(working_dir)
         for address in wanted.py_modules:
-            import_path += _places(await self._package(address))
+            import_path += _places(await self.package(address))
         python, venv = sys.executable, ""
         if wanted.pip is not None:
             venv = await self._venv(wanted)
@@ -131,10 +131,14 @@ class EnvironmentDesk:
 
     # --- packages ---------------------------------------------------------------------
 
-    async def _package(self, address: str) -> str:
-        """Return the directory where a package is unpacked."""
+    async def package(self, address: str) -> str:
+        """Return the directory where a package is unpacked; the first use fetches it.
+
+        Raises:
+            RuntimeEnvSetupError: it is not in the head, or damaged.
+        """
         name = package_of(address)
-        assert name is not None, address  # checked by `read`
+        assert name is not None, address
         target = os.path.join(self._directory, "packages", name)
         async with self._lock(target):
             if not os.path.isdir(target):

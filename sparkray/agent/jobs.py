@@ -89,9 +89,10 @@ class JobDesk:
             raise ClusterError(f"there is no job {job_id.hex()}") from None
         if not info.alive or job_id in self._ended:
             raise ClusterError(f"job {job_id.hex()} has ended")
-        return self._jobs.setdefault(
-            job_id, Job(job_id, info.config, info.start_unix_s)
-        )
+        job = Job(job_id, info.config, info.start_unix_s)
+        if info.driver_node != self._node_id:
+            job.driver_node = info.driver_node
+        return self._jobs.setdefault(job_id, job)
 
     async def admit(self, message: Attach) -> Job:
         """Return the job that a new runtime belongs to; a driver begins one.

@@ -28,3 +28,4 @@ class Job:
     config: JobConfig
     start_unix_s: float
     driver: Member | None = None  #: if it is attached to this very agent
+    driver_node: bytes = b""  #: if it is not

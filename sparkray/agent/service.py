@@ -32,6 +32,7 @@ from sparkray.agent.leasing import LeaseDesk, Surroundings
 from sparkray.agent.logs import LogTailer, Printed
 from sparkray.agent.members import Job, Member
 from sparkray.agent.memory import Candidate, MemoryMonitor
+from sparkray.agent.modules import ModuleDesk
 from sparkray.agent.objects import ObjectDesk
 from sparkray.agent.options import AgentOptions, total_resources
 from sparkray.agent.state.events import ViewChanged, WorkerReady
@@ -98,14 +99,15 @@ class AgentService:
         self._finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._stopping = False
         lent = max(1, self.total.get("CPU", 0) // UNIT)
+        environments = EnvironmentDesk(
+            os.path.join(options.session_dir, "environments"),
+            lambda *call: self.uplink.call(*call),
+        )
         self.fleet = Fleet(
             options,
             settings,
             token,
-            environments=EnvironmentDesk(
-                os.path.join(options.session_dir, "environments"),
-                lambda *call: self.uplink.call(*call),
-            ),
+            environments=environments,
             cpus=lent,
             events=FleetEvents(
                 gone=self._worker_gone,
@@ -143,6 +145,7 @@ class AgentService:
             prestart=min(lent, cpus),
             spawn=self.spawn,
         )
+        self.modules = ModuleDesk(self.jobs, environments, self.uplink)
         self.actors = ActorDesk(self.members, self.fleet, self.uplink, self.spawn)
         self.logs = LogTailer(self._printed)
         self.calls = RuntimeCalls(
@@ -152,6 +155,7 @@ class AgentService:
             fleet=self.fleet,
             objects=self.objects,
             actors=self.actors,
+            modules=self.modules,
             uplink=self.uplink,
             flush_logs=self.logs.flush,
             spawn=self.spawn,

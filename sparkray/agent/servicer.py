@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sparkray.protocol import actors as a
 from sparkray.protocol import control as c
 from sparkray.protocol import placement as g
+from sparkray.protocol.modules import FindPeerModule, PeerModule
 
 if TYPE_CHECKING:
     from sparkray.agent.service import AgentService
@@ -54,6 +55,9 @@ class AgentServicer:
         self._agent.objects.free(request.object_ids)
         self._agent.objects.free_owners(request.owners)
         return c.Ok()
+
+    async def find_module(self, request: FindPeerModule) -> PeerModule:
+        return await self._agent.modules.ask_driver(request.job_id, request.name)
 
     async def list_objects(self, request: c.ListObjects) -> c.ObjectList:
         return await self._agent.list_objects()

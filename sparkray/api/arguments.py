@@ -2,15 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, ParamSpec, TypeVar
 
 from sparkray import resources as resources_
 from sparkray.api import options, runtime_env
 
 _OWN = ("num_cpus", "num_gpus", "resources", "object_store_memory", "labels")
 _MIN_STORE_BYTES = 1 << 20
+_SPARK_ONLY = "an option of sparkray.spark.start_cluster(spark, ...)"
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def names_checked(
+    elsewhere: Callable[[], frozenset[str]],
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Make a function name the nearest right keyword when it is given a wrong one.
+
+    Args:
+        elsewhere: returns the options that only a cluster on Spark has.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        known = frozenset(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            for name in kwargs:
+                if name not in known:
+                    raise TypeError(unknown_name(name, known, elsewhere()))
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def unknown_name(name: str, known: frozenset[str], spark_only: frozenset[str]) -> str:
+    """Say that ``name`` is no argument of `init`, and which may be meant."""
+    if name in spark_only:
+        return f"init() has no argument {name!r}: that is {_SPARK_ONLY}"
+    near = get_close_matches(name, known | spark_only, 1)
+    hint = ""
+    if near:
+        hint = f": did you mean {near[0]!r}"
+        hint += f", {_SPARK_ONLY}?" if near[0] in spark_only else "?"
+    return f"init() has no argument {name!r}{hint} (it has {', '.join(sorted(known))})"
 
 
 @dataclass(frozen=True)

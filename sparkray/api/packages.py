@@ -23,6 +23,7 @@ import msgspec
 from sparkray.api import runtime_env
 from sparkray.protocol import control
 from sparkray.protocol.environments import (
+    MAX_PACKAGE_BYTES,
     NAMESPACE,
     PIECE_BYTES,
     Manifest,
@@ -85,7 +86,7 @@ def pack(env: str) -> tuple[str, list[Package]]:
     def address(path: str, *, with_name: bool) -> str:
         if package_of(path) is not None:
             return path
-        package = _pack(path, excludes, with_name)
+        package = of_path(path, excludes, with_name=with_name)
         packages.append(package)
         return address_of(package.name)
 
@@ -149,19 +150,34 @@ def portable(checked: dict[str, Any]) -> dict[str, Any]:
     return {**checked, "runtime_env": json.loads(env) if env else {}}
 
 
-def _pack(path: str, excludes: tuple[str, ...], with_name: bool) -> Package:
+def of_path(
+    path: str,
+    excludes: tuple[str, ...],
+    *,
+    with_name: bool = True,
+    max_bytes: int = MAX_PACKAGE_BYTES,
+) -> Package:
+    """Return a directory, an archive or a ``.py`` file as a package.
+
+    Args:
+        with_name: whether a directory is in it by its name, or only what it holds.
+
+    Raises:
+        ValueError: it cannot be read, or has more than ``max_bytes``.
+    """
     from sparkray.api import packing  # most programs never need it
 
     if os.path.isfile(path):
         found = [packing.single(path)]
-        packing.check_size(path, found)
+        packing.check_size(path, found, max_bytes)
         if not path.endswith(".py"):
             packing.check_archive(path)
-            return _named((path, found), path[-4:], lambda: open(path, "rb"))
+            suffix = ".whl" if path.endswith(".whl") else ".zip"
+            return _named((path, found), suffix, lambda: open(path, "rb"))
         prefix = ""
     else:
         found = packing.entries(path, excludes)
-        packing.check_size(path, found)
+        packing.check_size(path, found, max_bytes)
         prefix = f"{os.path.basename(path)}/" if with_name else ""
     make = functools.partial(packing.write_zip, found, prefix)
     return _named((path, prefix, found), ".zip", make)

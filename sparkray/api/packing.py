@@ -164,18 +164,24 @@ def _walk(
             yield from _walk(child.path, f"{name}/", excludes, above | {real})
 
 
-def check_size(what: str, found: Sequence[Entry]) -> None:
+def check_size(
+    what: str, found: Sequence[Entry], max_bytes: int = MAX_PACKAGE_BYTES
+) -> None:
     """Raise ValueError if all of it together is too large; names the largest."""
     files = [entry for entry in found if not entry.is_dir]
     total = sum(entry.size_bytes for entry in files)
-    if total <= MAX_PACKAGE_BYTES:
+    if total <= max_bytes:
         return
     largest = sorted(files, key=lambda entry: -entry.size_bytes)[:NAMED]
     least = "at least " if len(found) >= ENOUGH else ""
     named = ", ".join(f"{e.name} ({_mib(e.size_bytes)})" for e in largest)
+    unasked = " unless runtime_env['py_modules'] names it" * (
+        max_bytes < MAX_PACKAGE_BYTES
+    )
     raise ValueError(
-        f"{what} holds {least}{_mib(total)}, and {_mib(MAX_PACKAGE_BYTES)} may be"
-        f" shipped. Its largest files: {named}. Leave out what tasks do not need with"
+        f"{what} holds {least}{_mib(total)}, and {_mib(max_bytes)} may be"
+        f" shipped{unasked}. Its largest files: {named}. Leave out what tasks do not"
+        " need with"
         " runtime_env['excludes'], or keep it where all nodes can read it"
     )
 

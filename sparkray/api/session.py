@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from sparkray.api import join, packages
+from sparkray.api import join, modules, packages
 from sparkray.api import runtime_env as runtime_env_
-from sparkray.api.arguments import InitArguments
+from sparkray.api.arguments import InitArguments, names_checked
 from sparkray.config import Settings, unknown_variables
 from sparkray.launch import process
 from sparkray.launch.discovery import Node
@@ -150,6 +150,13 @@ _state = _State()
 os.register_at_fork(after_in_child=_state.reset_after_fork)
 
 
+def _spark_only() -> frozenset[str]:
+    from sparkray.spark.session import launch_options
+
+    return launch_options()
+
+
+@names_checked(_spark_only)
 def init(
     address: Any = None,
     *,
@@ -192,7 +199,7 @@ def init(
         ConnectionError: the cluster asked for cannot be joined; nothing was started.
         RuntimeError: a session with other arguments is running.
         ClusterError: a private cluster did not start.
-        TypeError, ValueError: a wrong argument.
+        TypeError, ValueError: a wrong argument, or a stopped Spark session.
     """
     spark = address if _is_spark_session(address) else None
     arguments = InitArguments(
@@ -215,7 +222,9 @@ def init(
             _state.has_warned = True
             _log.warning("%s", text)
         env, shipped = packages.pack(runtime_env_.normalize(runtime_env))
-        config = _job_config(arguments, env, log_to_driver)
+        on_spark = spark is not None or _spark_task() is not None
+        path = modules.own_path() if on_spark else sys.path
+        config = _job_config(arguments, env, log_to_driver, path)
         try:
             return _begin(arguments, spark, config, shipped, token)
         finally:
@@ -317,6 +326,7 @@ def _begin(
     _state.session = session
     atexit.unregister(shutdown)
     atexit.register(shutdown)
+    modules.serve(runtime)
     _ship(runtime, shipped)
     if spark is not None:
         _complete_on_spark(session)
@@ -421,10 +431,12 @@ def _udf_target(address: str | None, spark_task: Any) -> _Target:
     return _Target(node, "this executor's", None, "udf", bytes.fromhex(job or ""))
 
 
-def _job_config(arguments: InitArguments, env: str, log_to_driver: bool) -> JobConfig:
+def _job_config(
+    arguments: InitArguments, env: str, log_to_driver: bool, path: Sequence[str]
+) -> JobConfig:
     return JobConfig(
         namespace=arguments.namespace or f"anonymous-{uuid.uuid4()}",
-        sys_path=list(dict.fromkeys(os.path.abspath(path) for path in sys.path)),
+        sys_path=list(dict.fromkeys(os.path.abspath(place) for place in path)),
         runtime_env=env,
         log_to_driver=log_to_driver,
         entrypoint=os.path.basename(sys.argv[0]) if sys.argv else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from sparkray.protocol.modules import FindModule, ModuleFound
 from sparkray.protocol.records import (
     Address,
     JobConfig,
@@ -490,4 +491,6 @@ AgentMessage = (
     | WatchActor
     | ActorChanged
     | FlushLogs
+    | FindModule
+    | ModuleFound
 )

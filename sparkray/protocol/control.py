@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparkray.protocol import actors, placement
+from sparkray.protocol import actors, modules, placement
 from sparkray.protocol.actors import ActorRow
 from sparkray.protocol.messages import (
     Address,
@@ -501,4 +501,5 @@ AGENT_CALLS: dict[str, tuple[type, type]] = {
     "AskDeath": (AskPeerDeath, PeerDeath),
     "FreeObjects": (FreePeerObjects, Ok),
     "ListObjects": (ListObjects, ObjectList),
+    "FindModule": (modules.FindPeerModule, modules.PeerModule),
 }

@@ -55,6 +55,7 @@ from sparkray.protocol.agent_channel import (
     WatchActor,
     WithdrawRequest,
 )
+from sparkray.protocol.modules import FindModule, ModuleFound
 from sparkray.protocol.records import (
     Address,
     JobConfig,
@@ -116,6 +117,7 @@ __all__ = [
     "Done",
     "DumpObjects",
     "Exit",
+    "FindModule",
     "FlushLogs",
     "FreeObjects",
     "GetObject",
@@ -129,6 +131,7 @@ __all__ = [
     "LeaseWanted",
     "LeasesGranted",
     "LogLines",
+    "ModuleFound",
     "NodeDied",
     "ObjectCreated",
     "ObjectPinned",

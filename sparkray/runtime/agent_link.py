@@ -11,9 +11,16 @@ from typing import Any
 from sparkray.exceptions import ClusterError
 from sparkray.protocol.codec import decode_channel, encode
 from sparkray.protocol.framing import frame
-from sparkray.protocol.messages import CallFailed, DumpObjects, WireError
+from sparkray.protocol.messages import (
+    CallFailed,
+    DumpObjects,
+    FindModule,
+    WireError,
+)
 from sparkray.transport.channel import Channel, IOLoop, connect_unix
 from sparkray.transport.errors import from_wire, to_wire
+
+_CALLS_OF_AGENT = (DumpObjects, FindModule)
 
 
 class _Call:
@@ -149,9 +156,7 @@ class AgentLink:
                 self._attach(message)
                 continue
             waiting = None
-            if not isinstance(
-                message, DumpObjects
-            ):  # the one call that the agent makes
+            if not isinstance(message, _CALLS_OF_AGENT):
                 waiting = self._calls.pop(getattr(message, "call", -1), None)
             (waiting or self._on_message)(message)
 

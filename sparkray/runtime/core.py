@@ -33,11 +33,13 @@ from sparkray.protocol.messages import (
     CancelObject,
     CopyMade,
     DumpObjects,
+    FindModule,
     FlushLogs,
     GetObject,
     HeadCall,
     JobConfig,
     LogLines,
+    ModuleFound,
     NodeDied,
     ObjectReady,
     ObjectRow,
@@ -84,6 +86,8 @@ class Runtime:
         self.on_agent_lost: Callable[[str], None] = self._fail_everything
         self.on_agent_message: Callable[[Any], None] = lambda message: None
         self.on_peer_lost: Callable[[Channel], None] = lambda channel: None
+        #: Uploads a module that a worker lacks; returns its package, "" for none.
+        self.find_module: Callable[[str], str] = lambda name: ""
         loop = IOLoop("sparkray-io")
         self.shared = shared = Shared(loop, options.settings)
         self.ownership = Ownership(shared)
@@ -259,10 +263,22 @@ class Runtime:
             self.on_logs(message)
         elif isinstance(message, DumpObjects):
             self.shared.agent.send(ObjectsDumped(message.call, self._object_rows()))
+        elif isinstance(message, FindModule):
+            threading.Thread(
+                target=self._find_module, args=(message,), daemon=True
+            ).start()
         elif isinstance(message, NodeDied):
             self._node_died(message)
         else:
             self.on_agent_message(message)
+
+    def _find_module(self, message: FindModule) -> None:
+        place = ""
+        try:
+            place = self.find_module(message.name)
+        except Exception as error:  # the head or the agent is away
+            log.warning("module %r cannot be shipped: %s", message.name, error)
+        self.shared.agent.send(ModuleFound(message.call, place))
 
     def _node_died(self, message: NodeDied) -> None:
         """Channels to a dead host hang: end them, and their tasks go on elsewhere."""

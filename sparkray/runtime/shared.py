@@ -39,10 +39,12 @@ class SendingLock:
     would hold up every other thread.
     """
 
-    __slots__ = ("_acquire", "_release", "_unsent")
+    __slots__ = ("_acquire", "_release", "_unsent", "is_held")
 
     def __init__(self) -> None:
         lock = threading.RLock()
+        #: Tells whether this thread has it: then it must not wait for messages.
+        self.is_held: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
         self._acquire, self._release = lock.acquire, lock.release
         self._unsent: list[Channel] = []
 

@@ -111,14 +111,12 @@ class NodeTask:
 
 def _run_guard(order: Order) -> dict[str, str]:
     """Start the guard; come back when the node is up, or has ended if it is held."""
-    root = str(Path(__file__).resolve().parents[2])
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(_PRIVATE)
     }
-    search = [root, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(search))
+    environment["PYTHONPATH"] = _import_path(environment.get("PYTHONPATH", ""))
     guard = subprocess.Popen(
         [sys.executable, "-m", "sparkray.spark.guard"],
         stdin=subprocess.PIPE,
@@ -140,6 +138,15 @@ def _run_guard(order: Order) -> dict[str, str]:
     if not line or order.hold:
         said.setdefault("detail", f"exit code {code}")
     return said
+
+
+def _import_path(given: str) -> str:
+    """Return ``PYTHONPATH`` with the place of sparkray, unless it is found anyway:
+    in front of it, installed packages would hide the standard library's."""
+    root = str(Path(__file__).resolve().parents[2])
+    known = [place for place in given.split(os.pathsep) if place]
+    installed = os.path.basename(root) in ("site-packages", "dist-packages")
+    return os.pathsep.join(known if installed or root in known else [root, *known])
 
 
 def _share(cores: float) -> sizing.Share:

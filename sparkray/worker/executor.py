@@ -44,6 +44,7 @@ from sparkray.runtime import core
 from sparkray.runtime.connection import ConnectOptions
 from sparkray.runtime.context import RunningTask, running
 from sparkray.transport.channel import Channel
+from sparkray.worker import imports
 from sparkray.worker.actor import ActorHost, is_exit
 from sparkray.worker.calls import Calls, Template
 from sparkray.worker.children import end_child
@@ -392,6 +393,7 @@ def run_worker(start: WorkerStart) -> None:
     )
     runtime = core.connect(options, lambda runtime: made.append(Executor(runtime)))
     _extend_path(start.import_path, runtime.config.sys_path)
+    imports.install(runtime)
     try:
         made[0].broken = run_hook(start.setup_hook)
         made[0].run()

@@ -46,6 +46,58 @@ frame = spark.range(2, numPartitions=2).groupBy("id")
 found = frame.applyInPandas(search, "id long, total long, places string").toPandas()
 tell(rows=found.to_dict("records"))
 """
+MODULES = """
+import importlib, pathlib, site, sys, zipfile
+import beside  # lies where this script does, on this host only
+
+def value(name):
+    return importlib.import_module(name).VALUE
+
+def python():
+    installed = [path for path in sys.path if path.endswith("-packages")]
+    return [sys.executable, sys.prefix, installed]
+
+def add(spark, name):
+    folder = pathlib.Path(added)
+    (folder / f"{name}_file.py").write_text(f"VALUE = '{name} file'")
+    with zipfile.ZipFile(folder / f"{name}.zip", "w") as made:
+        made.writestr(f"{name}_zip/__init__.py", f"VALUE = '{name} zip'")
+    spark.sparkContext.addPyFile(str(folder / f"{name}_file.py"))
+    spark.sparkContext.addPyFile(str(folder / f"{name}.zip"))
+
+def on_each_node(function, *args):
+    made = []
+    for node in executors():
+        place = sparkray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            node["NodeID"], soft=False
+        )
+        made.append(function.options(scheduling_strategy=place).remote(*args))
+    return sparkray.get(made)
+
+import sparkray.util.scheduling_strategies
+added = os.path.join(os.path.dirname(os.path.abspath(__file__)), "added")
+os.mkdir(added)
+spark = SparkSession.builder.getOrCreate()
+add(spark, "early")
+sparkray.init(spark)
+value, python = sparkray.remote(value), sparkray.remote(python)
+double = sparkray.remote(beside.double)
+tell(beside=on_each_node(value, "beside"), doubled=on_each_node(double, 21))
+tell(early=[on_each_node(value, f"early_{kind}") for kind in ("file", "zip")])
+add(spark, "late")
+tell(late=[on_each_node(value, f"late_{kind}") for kind in ("file", "zip")])
+
+def look(rows):
+    rows["beside"] = sparkray.get(value.remote("beside"))
+    installed = [path for path in sys.path if path.endswith("-packages")]
+    rows["python"] = json.dumps([sys.executable, sys.prefix, installed])
+    return rows
+
+frame = spark.range(2, numPartitions=2).groupBy("id")
+found = frame.applyInPandas(look, "id long, beside string, python string").toPandas()
+tell(udfs=list(found["beside"]), udf_pythons=[json.loads(p) for p in found["python"]])
+tell(pythons=on_each_node(python))
+"""
 END = """
 sparkray.shutdown()
 tell(jobs=jobs(spark))
@@ -60,7 +112,7 @@ def hosts() -> Iterator[Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules["sparkhosts"] = module
     spec.loader.exec_module(module)
-    environment = {"PYTHONPATH": str(REPO), "SPARKRAY_START_TIMEOUT_S": "120"}
+    environment = {"PYTHONPATH": str(REPO)}
     share = [f"{REPO}:{REPO}:ro"] if str(REPO).startswith("/tmp/") else []
     with module.SparkHosts(
         workers=2, python=sys.executable, env=environment, share=share
@@ -79,6 +131,27 @@ def test_each_host_gets_a_node_and_udfs_use_them_all(hosts: Any) -> None:
     assert len(used) == 2
     assert told["jobs"] == 0
     print(f"init to first task on a running Spark: {told['first_s']:.2f} s")
+    wait_until_quiet(hosts, 10)
+
+
+def test_modules_beside_the_driver_and_files_added_through_spark_are_imported_there(
+    hosts: Any,
+) -> None:
+    folder = hosts.path("driver", "/tmp/job")
+    folder.mkdir()
+    (folder / "main.py").write_text(HEADER + MODULES + END)
+    beside = "VALUE = 'beside'\ndef double(x):\n    return 2 * x\n"
+    (folder / "beside.py").write_text(beside)
+    done = hosts.run("driver", ["python", "/tmp/job/main.py"], timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    told = {name: value for line in lines for name, value in json.loads(line).items()}
+    assert told["beside"] == ["beside"] * 2
+    assert told["doubled"] == [42] * 2
+    assert told["early"] == [["early file"] * 2, ["early zip"] * 2]
+    assert told["late"] == [["late file"] * 2, ["late zip"] * 2]
+    assert told["udfs"] == ["beside"] * 2
+    assert told["pythons"] == told["udf_pythons"]
     wait_until_quiet(hosts, 10)
 
 

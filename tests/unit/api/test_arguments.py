@@ -1,7 +1,9 @@
+import inspect
 from typing import Any
 
 import pytest
 
+import sparkray
 from sparkray.api.arguments import InitArguments
 
 
@@ -45,3 +47,25 @@ def test_gpus_are_a_resource_of_the_node() -> None:
     given = InitArguments(num_gpus=1, resources={"tok": 2})
     assert given.node_resources() == {"tok": 2, "GPU": 1}
     assert given.own_resources() == ["num_gpus", "resources"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("num_cpu", "no argument 'num_cpu': did you mean 'num_cpus'?"),
+        ("num_nodes", "'num_nodes': that is an option of sparkray.spark.start_cluster"),
+        ("num_node", "did you mean 'num_nodes', an option of sparkray.spark.start_clu"),
+        ("hold_slots", "start_cluster"),
+        ("qqq", r"no argument 'qqq' \(it has address, ignore_reinit_error"),
+    ],
+)
+def test_an_unknown_argument_of_init_is_named_with_the_nearest_that_exists(
+    name: str, said: str
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        sparkray.init(**{name: 1})
+
+
+def test_the_signature_of_init_is_there_to_be_looked_up() -> None:
+    assert "runtime_env" in inspect.signature(sparkray.init).parameters
+    assert (sparkray.init.__doc__ or "").startswith("Join a running cluster")
