@@ -6,6 +6,7 @@ these so appear in no Spark configuration, no command line and no log.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -76,7 +77,12 @@ class NodeTask:
     ) -> Order:
         cores = command.cores or self.cores or 1
         slots = sizing.slots_of(cores, self.task_cpus)
-        share = _share(cores)
+        host = _own_address(command.host, self.address)
+        share = _share(
+            cores,
+            neighbours=_cores_of_others(pid),
+            with_head=host == self.address.rpartition(":")[0],
+        )
         return Order(
             token=self.token,
             address=self.address,
@@ -86,7 +92,7 @@ class NodeTask:
             hold=sizing.holds_slot(self.hold_slots, slots),
             timeout_s=self.timeout_s,
             num_cpus=cores if self.num_cpus is None else self.num_cpus,
-            host=_own_address(command.host, self.address),
+            host=host,
             object_store_memory=self.object_store_memory or share.object_store_bytes,
             resources={"memory": share.memory_bytes, **self.resources},
             labels={
@@ -149,7 +155,19 @@ def _import_path(given: str) -> str:
     return os.pathsep.join(known if installed or root in known else [root, *known])
 
 
-def _share(cores: float) -> sizing.Share:
+def _cores_of_others(executor_pid: int) -> int:
+    """Return how many cores the other executors that are to be seen here have."""
+    import psutil
+
+    cores = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != executor_pid and process.name() == "java":
+                cores += sizing.cores_of_executor(process.cmdline())
+    return cores
+
+
+def _share(cores: float, *, neighbours: float, with_head: bool) -> sizing.Share:
     import psutil
 
     try:
@@ -158,7 +176,14 @@ def _share(cores: float) -> sizing.Share:
         shm_free = 0
     host_cpus = os.cpu_count() or 1
     memory = psutil.virtual_memory().total
-    return sizing.share_of_host(cores, host_cpus, memory, shm_free)
+    return sizing.share_of_host(
+        cores,
+        host_cpus,
+        memory,
+        shm_free,
+        neighbours=neighbours,
+        with_head=with_head,
+    )
 
 
 def _own_address(host_name: str, head: str) -> str:

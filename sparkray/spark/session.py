@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -106,6 +107,7 @@ def start_on_spark(
             host=facts.driver_address(),
             port=head_port,
             num_cpus=driver_cpus,
+            resources={"memory": _memory_of_head(driver_cpus)},
             worker_port_min=worker_port_min,
             worker_port_max=worker_port_max,
             environment={} if token is None else {"SPARKRAY_TOKEN": token},
@@ -133,6 +135,13 @@ def start_on_spark(
     except BaseException:
         head.stop()
         raise
+
+
+def _memory_of_head(driver_cpus: float) -> int:
+    import psutil
+
+    total = psutil.virtual_memory().total
+    return sizing.memory_of_head(driver_cpus, os.cpu_count() or 1, total)
 
 
 def _facts_of(spark: Any) -> SparkFacts:

@@ -67,6 +67,19 @@ def read_executor_command(arguments: Sequence[str]) -> ExecutorCommand:
     )
 
 
+def cores_of_executor(arguments: Sequence[str]) -> int:
+    """Return the cores of the executor with this command line; 0 if it is none."""
+    if not any(name.endswith("ExecutorBackend") for name in arguments):
+        return 0
+    return read_executor_command(arguments).cores or 1
+
+
+def memory_of_head(driver_cpus: float, host_cpus: int, memory_bytes: int) -> int:
+    """Return what the driver's host lends to tasks: the part that its CPUs are."""
+    part = min(1.0, driver_cpus / max(1, host_cpus))
+    return int(memory_bytes * (1 - OBJECT_STORE_FRACTION) * part)
+
+
 @dataclass(frozen=True)
 class NodeCount:
     """How many executors shall carry a node."""
@@ -212,13 +225,26 @@ class Share:
 
 
 def share_of_host(
-    cores: float, host_cpus: int, host_memory_bytes: int, shm_free_bytes: int
+    cores: float,
+    host_cpus: int,
+    host_memory_bytes: int,
+    shm_free_bytes: int,
+    *,
+    neighbours: float = 0,
+    with_head: bool = False,
 ) -> Share:
     """Give an executor's node the part of memory that it has of the processors.
 
-    Several executors of one host so get along without knowing of one another.
+    All nodes of a host together so have no more than the host.
+
+    Args:
+        neighbours: cores of the other executors on the host, who may together have
+            more than it has processors.
+        with_head: whether the head's node is on the host too, with its object store.
     """
-    part = min(1.0, cores / max(1, host_cpus))
+    part = cores / max(1, host_cpus, cores + neighbours)
+    if with_head:
+        part *= 1 - OBJECT_STORE_FRACTION
     memory = int(host_memory_bytes * part)
     objects = int(memory * OBJECT_STORE_FRACTION)
     room = int(shm_free_bytes * part * SHM_FRACTION)

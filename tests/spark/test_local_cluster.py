@@ -137,6 +137,12 @@ def test_nodes_that_hold_a_slot_leave_one_for_spark(run_driver: Run) -> None:
         """
         spark = start("local-cluster[2,2,1024]")
         sparkray.init(spark)
+        import psutil
+        lent = [
+            sum(node["Resources"].get(name, 0) for node in sparkray.nodes())
+            for name in ("memory", "object_store_memory")
+        ]
+        tell(fits=sum(lent) <= psutil.virtual_memory().total)
         tell(held=jobs(spark), cpus=sparkray.cluster_resources()["CPU"])
         tell(action=action(spark, 4))
         sparkray.shutdown()
@@ -144,7 +150,7 @@ def test_nodes_that_hold_a_slot_leave_one_for_spark(run_driver: Run) -> None:
         """
     ).results()
     results = {name: value for line in told for name, value in line.items()}
-    assert results == {"held": 2, "cpus": 4.0, "action": 4}
+    assert results == {"fits": True, "held": 2, "cpus": 4.0, "action": 4}
 
 
 def test_nothing_is_left_when_the_driver_is_killed(

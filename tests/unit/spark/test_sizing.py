@@ -172,3 +172,34 @@ def test_how_many_executors_there_can_ever_be_is_known_where_a_setting_limits_th
 def test_a_start_says_what_it_waits_for(spark: sizing.Occupancy, said: str) -> None:
     text = sizing.waiting_for(3, 1, spark)
     assert text == f"1 of 3 nodes on Spark executors are up; {said}"
+
+
+def test_the_nodes_of_one_host_have_no_more_memory_together_than_it_has() -> None:
+    host = 10 * GIB
+    for cores, executors, cpus in [(1, 2, 2), (4, 3, 4), (2, 1, 8), (16, 1, 4)]:
+        share = sizing.share_of_host(
+            cores,
+            cpus,
+            host,
+            host,
+            neighbours=cores * (executors - 1),
+            with_head=True,
+        )
+        nodes = executors * (share.memory_bytes + share.object_store_bytes)
+        head = sizing.OBJECT_STORE_FRACTION * host
+        assert nodes + head + sizing.memory_of_head(0, cpus, host) <= host
+
+
+def test_the_drivers_host_lends_memory_as_it_lends_cpus() -> None:
+    assert sizing.memory_of_head(0, 4, 10 * GIB) == 0
+    assert sizing.memory_of_head(1, 4, 10 * GIB) == int(10 * GIB * 0.7 / 4)
+    assert sizing.memory_of_head(9, 4, 10 * GIB) == int(10 * GIB * 0.7)
+
+
+def test_cores_are_those_of_executors_only() -> None:
+    backend = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+    yarn = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
+    assert sizing.cores_of_executor(["java", backend, "--cores", "4"]) == 4
+    assert sizing.cores_of_executor(["java", yarn, "--cores", "2"]) == 2
+    assert sizing.cores_of_executor(["java", backend]) == 1
+    assert sizing.cores_of_executor(["java", "Server", "--cores", "4"]) == 0
