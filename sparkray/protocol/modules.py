@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 
-class FindModule(msgspec.Struct, array_like=True, tag=35):
+class FindModule(msgspec.Struct, array_like=True, tag=36):
     """Worker -> its agent, and agent -> driver: an import here finds no such module.
 
     Repeatable.
@@ -23,7 +23,7 @@ class FindModule(msgspec.Struct, array_like=True, tag=35):
     name: str  #: of the module at the top: "package" of "package.module"
 
 
-class ModuleFound(msgspec.Struct, array_like=True, tag=36):
+class ModuleFound(msgspec.Struct, array_like=True, tag=37):
     """Driver -> its agent, and agent -> worker: where it is.
 
     Repeatable.
