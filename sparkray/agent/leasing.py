@@ -112,6 +112,7 @@ class LeaseDesk:
         self._by_call: dict[tuple[bytes, int], int] = {}
         self._peers_waiting: dict[int, asyncio.Future[list[Lease]]] = {}
         self._peer_answers: dict[bytes, asyncio.Future[list[Lease]]] = {}
+        self._claims: dict[bytes, asyncio.Future[bool]] = {}  #: by placement group
         self._homes: dict[bytes, bytes] = {}  #: lease id -> node of its foreign holder
         self._guests: dict[bytes, tuple[bytes, bytes]] = {}
         self.foreign: dict[bytes, _Foreign] = {}
@@ -238,7 +239,7 @@ class LeaseDesk:
     def _asked_idle(self) -> None:
         """Requests that came meanwhile wait still: ask again."""
         self._asking = None
-        if len(self.table.waiting):
+        if self.table.waiting or self.table.claims:
             self._tell_idle()
 
     def _tell_idle(self) -> None:
@@ -315,14 +316,35 @@ class LeaseDesk:
 
     # --- placement groups -------------------------------------------------------------
 
-    def reserve(self, request: placement.ReserveBundles) -> bool:
-        """Set bundles aside, all or none; False if they do not fit now."""
+    async def reserve(self, request: placement.ReserveBundles) -> bool:
+        """Set bundles aside, all or none; False if they do not fit in time."""
         bundles = self.table.bundles
         done = bundles.reserve(request.group_id, request.attempt, request.bundles)
+        if not done and request.wait_s:
+            done = await self._claim(request)
         self._around.changed()
         return done
 
+    async def _claim(self, request: placement.ReserveBundles) -> bool:
+        """Wait until leases that end, or come back, leave enough room."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._claims[request.group_id] = waiting
+        self.feed(e.Claimed(request.group_id, request.attempt, request.bundles))
+        self._ask_idle()
+        await asyncio.wait({waiting}, timeout=request.wait_s)
+        if self._claims.get(request.group_id) is waiting:
+            del self._claims[request.group_id]
+            self.feed(e.ClaimEnded(request.group_id))
+        return waiting.done() and waiting.result()
+
+    def _end_claim(self, group_id: bytes, *, reserved: bool) -> None:
+        waiting = self._claims.pop(group_id, None)
+        if waiting is not None:
+            waiting.set_result(reserved)
+
     def return_bundles(self, request: placement.ReturnBundles) -> None:
+        self._end_claim(request.group_id, reserved=False)
+        self.feed(e.ClaimEnded(request.group_id))
         self.feed(
             e.BundlesReturned(
                 request.group_id, request.attempt, request.indexes, request.reason
@@ -359,7 +381,7 @@ class LeaseDesk:
             for effect in self.table.handle(self._events[0], time.monotonic()):
                 self._perform(effect)
             self._events.popleft()
-        if self._ticking is None and len(self.table.waiting):
+        if self._ticking is None and (self.table.waiting or self.table.claims):
             loop = asyncio.get_running_loop()
             self._ticking = loop.call_later(TICK_S, self._tick)
         self._around.changed()
@@ -384,6 +406,8 @@ class LeaseDesk:
                 self._around.spawn(self._spill(effect, caller))
         elif isinstance(effect, e.StartWorkers):
             self._fleet.start(effect.key, effect.count)
+        elif isinstance(effect, e.Reserved):
+            self._end_claim(effect.group_id, reserved=True)
         elif isinstance(effect, e.EndWorker):
             self._fleet.kill(effect.worker_id, "signal", effect.reason)
         else:

@@ -436,6 +436,7 @@ class AgentService:
             available=self._available(),
             demand=self.leases.table.demand(),
             workers=len(self.fleet.table.workers),
+            lent=self.leases.table.reclaimable(),
         )
 
     def _head_says(self, item: control.DownItem) -> None:

@@ -45,7 +45,7 @@ class AgentServicer:
         return c.Ok()
 
     async def reserve_bundles(self, request: g.ReserveBundles) -> g.BundlesReserved:
-        return g.BundlesReserved(self._agent.leases.reserve(request))
+        return g.BundlesReserved(await self._agent.leases.reserve(request))
 
     async def return_bundles(self, request: g.ReturnBundles) -> c.Ok:
         self._agent.leases.return_bundles(request)

@@ -4,6 +4,9 @@ decides.
 One group is tried at a time, in two phases: every agent concerned reserves its bundles,
 then the group is created and all agents hear where its bundles are; if one of them
 refuses, the others give theirs back and the group waits for a change.
+
+A group for which there is room only once leases have come back claims that room for a
+while, so that a stream of tasks does not starve it; one group does so at a time.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from typing import Any, Final
 
 from sparkray.exceptions import SparkrayError
 from sparkray.head.state import placement as state
-from sparkray.head.state.placement import Group, GroupTable, Room
+from sparkray.head.state.placement import Group, GroupState, GroupTable, Room
 from sparkray.protocol import placement as p
 from sparkray.protocol.control import NodeInfo
-from sparkray.resources import describe
+from sparkray.resources import describe, total
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,9 @@ REFUSED_S: Final = 0.05
 SAY_AFTER_S: Final = 5.0
 #: The longest that a call may wait for a group.
 MAX_WAIT_S: Final = 20.0
+#: For so long a group claims room; longer each time, and it pauses as long, because
+#: what is claimed lies idle until all of it is there.
+CLAIM_S, MAX_CLAIM_S = 2.0, 20.0
 RETURN_PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
 
 CallAgent = Callable[[bytes, str, Any, float], Coroutine[Any, Any, Any]]
@@ -66,6 +72,10 @@ class PlacementDesk:
         self._scheduling = False
         #: Group id -> since when it finds no room; None once that was said.
         self._without_room: dict[bytes, float | None] = {}
+        self._claiming: Group | None = None
+        self._claimed: dict[int, bytes] = {}  #: where: node by bundle
+        #: Group id -> when it may claim room again, and for how long.
+        self._next_claim: dict[bytes, tuple[float, float]] = {}
 
     def create(self, request: p.CreatePlacementGroup) -> p.GroupRow:
         """Take a group in; its bundles are reserved soon.
@@ -124,6 +134,10 @@ class PlacementDesk:
     def _note(self, group: Group) -> None:
         """Wake who waits for a change of this group."""
         self._without_room.pop(group.request.group_id, None)
+        self._next_claim.pop(group.request.group_id, None)
+        if group is self._claiming and group.state is GroupState.REMOVED:
+            attempt = self.table.next_attempt()  # later than its claim's
+            self.perform(state.undo(group, attempt, self._claimed, "it was removed"))
         changed = self._changed.pop(group.request.group_id, None)
         if changed is not None:
             changed.set()
@@ -137,7 +151,8 @@ class PlacementDesk:
                 self._wake.clear()
                 refused = False
                 for group in waiting:
-                    refused |= not await self._try(group)
+                    if group is not self._claiming:
+                        refused |= not await self._try(group)
                 if refused:
                     await asyncio.sleep(REFUSED_S)
                 elif self.table.waiting():
@@ -154,7 +169,42 @@ class PlacementDesk:
         places = state.plan(group, rooms)
         if places is None:
             self._say_what_waits(group)
+            self._claim_in_turn(group)
             return True
+        return await self._reserve_all(group, places, 0.0)
+
+    def _claim_in_turn(self, group: Group) -> None:
+        """Claim room for a group if leases have it."""
+        now = asyncio.get_running_loop().time()
+        from_s, hold_s = self._next_claim.get(group.request.group_id, (now, CLAIM_S))
+        if self._claiming is not None or now < from_s:
+            return
+        rooms = [
+            Room(node.node_id, total([node.available, node.lent]))
+            for node in self._alive()
+        ]
+        places = state.plan(group, rooms)
+        if places is not None:
+            self._claiming, self._claimed = group, places
+            self._spawn(self._claim(group, places, hold_s))
+
+    async def _claim(
+        self, group: Group, places: dict[int, bytes], hold_s: float
+    ) -> None:
+        group_id = group.request.group_id
+        try:
+            await self._reserve_all(group, places, hold_s)
+        finally:
+            self._claiming = None
+            if group.is_waiting:
+                again = asyncio.get_running_loop().time() + hold_s
+                self._next_claim[group_id] = again, min(2 * hold_s, MAX_CLAIM_S)
+            self._wake.set()
+
+    async def _reserve_all(
+        self, group: Group, places: dict[int, bytes], wait_s: float
+    ) -> bool:
+        """Reserve a group's bundles where they are to be; False if an agent refused."""
         attempt = self.table.next_attempt()
         bundles = group.request.bundles
         answers = await asyncio.gather(
@@ -165,6 +215,7 @@ class PlacementDesk:
                         group.request.group_id,
                         attempt,
                         {index: bundles[index] for index in indexes},
+                        wait_s,
                     ),
                 )
                 for node_id, indexes in state.by_node(places).items()
@@ -195,7 +246,7 @@ class PlacementDesk:
     async def _reserve(self, node_id: bytes, request: p.ReserveBundles) -> bool:
         try:
             answer: p.BundlesReserved = await self._call_agent(
-                node_id, "ReserveBundles", request, CALL_S
+                node_id, "ReserveBundles", request, request.wait_s + CALL_S
             )
         except (SparkrayError, ConnectionError, TimeoutError) as error:
             _log.info("node %s reserves nothing: %s", node_id.hex()[:8], error)

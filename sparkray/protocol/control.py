@@ -37,6 +37,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
     reason: str  #: why it is dead, "" while it lives
     pid: int
     version: str
+    lent: dict[str, int] = {}  #: what leases have that may be asked back
 
 
 class RegisterNode(msgspec.Struct):
@@ -76,6 +77,7 @@ class NodeReport(msgspec.Struct):
     available: dict[str, int]
     demand: list[tuple[dict[str, int], int]]  #: waiting lease requests: shape, count
     workers: int
+    lent: dict[str, int] = {}  #: what leases have that may be asked back
 
 
 class LogBatch(msgspec.Struct):

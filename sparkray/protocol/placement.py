@@ -125,6 +125,7 @@ class ReserveBundles(msgspec.Struct):
     group_id: bytes
     attempt: int  #: grows; one that was returned is not reserved any more
     bundles: dict[int, dict[str, int]]  #: by their index in the group
+    wait_s: float = 0.0  #: so long the agent keeps for them what comes free
 
 
 class BundlesReserved(msgspec.Struct):

@@ -8,6 +8,7 @@ from sparkray.agent.state.nodes import Node
 from sparkray.agent.state.workers import PoolKey
 from sparkray.protocol.messages import LeaseSpec
 from sparkray.protocol.placement import GroupRow
+from sparkray.resources import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,22 @@ class GroupsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Claimed:
+    """A placement group waits for room here: what comes free is kept for it."""
+
+    group_id: bytes
+    attempt: int
+    bundles: dict[int, Vector]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEnded:
+    """It does not wait here any more."""
+
+    group_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -103,7 +120,7 @@ class Tick:
 Event = (
     Requested | Withdrawn | LeaseReturned | HolderGone | WorkerReady | WorkerGone
     | WorkerBlocked | ViewChanged | NodeLost | SpillAnswered | PoolBroken
-    | BundlesReturned | GroupsChanged | Tick
+    | BundlesReturned | GroupsChanged | Claimed | ClaimEnded | Tick
 )  # fmt: skip
 
 
@@ -146,4 +163,12 @@ class EndWorker:
     reason: str
 
 
-Effect = Grant | Fail | Spill | StartWorkers | AskBack | EndWorker
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What was claimed is reserved now."""
+
+    group_id: bytes
+    attempt: int
+
+
+Effect = Grant | Fail | Spill | StartWorkers | AskBack | EndWorker | Reserved

@@ -17,9 +17,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sparkray.agent.state.bundles import Bundle, BundleKey, Bundles
+from sparkray.agent.state.claims import Claims, lent
 from sparkray.agent.state.events import (
     AskBack,
     BundlesReturned,
+    Claimed,
+    ClaimEnded,
     Effect,
     EndWorker,
     Event,
@@ -105,6 +108,7 @@ class LeaseTable:
         self.cluster, self.workers = cluster, workers
         self.available = cluster.own.available
         self.bundles = Bundles(cluster.own.node_id, self.available)
+        self.claims = Claims(self.bundles)
         self.waiting = WaitingRoom()
         self.held: dict[bytes, Held] = {}
         self._by_worker: dict[bytes, Held] = {}
@@ -223,8 +227,19 @@ class LeaseTable:
                 effects.append(Grant(request.request_id, request.holder, []))
         return effects
 
+    def _claimed(self, event: Claimed, now: float) -> list[Effect]:
+        self.claims.add(event)
+        return []
+
+    def _claim_ended(self, event: ClaimEnded, now: float) -> list[Effect]:
+        self.claims.drop(event.group_id)
+        return []
+
     def _tick(self, event: Tick, now: float) -> list[Effect]:
-        return self._give_up(now) + self._ask_back(now)
+        claimed = self.claims.ask_back(
+            self.held.values(), self.available, self._min_hold_s, now
+        )
+        return [*self._give_up(now), *claimed, *self._ask_back(now)]
 
     def _give_up(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -251,9 +266,11 @@ class LeaseTable:
     # --- serving ----------------------------------------------------------------------
 
     def _serve(self, now: float) -> list[Effect]:
+        reserved = self.claims.serve()
         if not self.waiting:
-            return []
-        walk = _Walk(dict(self.available))
+            return [*reserved]
+        walk = _Walk(dict(self.available), effects=[*reserved])
+        self.claims.hold_back(walk.room)
         starving = self._starving(now)
         if starving is not None:  # first in line, and its place is kept
             self._place(starving, walk, now)
@@ -514,6 +531,10 @@ class LeaseTable:
             if not held.blocked and held.shape.strategy[0] != ACTOR
         ]
 
+    def reclaimable(self) -> Vector:
+        """Return what would be free if all these leases came back."""
+        return lent(self.held.values())
+
     def lease_of(self, worker_id: bytes) -> Held | None:
         return self._by_worker.get(worker_id)
 
@@ -544,5 +565,7 @@ _HANDLERS: Final[dict[type, Callable[..., list[Effect]]]] = {
     PoolBroken: LeaseTable._pool_broken,
     BundlesReturned: LeaseTable._bundles_returned,
     GroupsChanged: LeaseTable._groups_changed,
+    Claimed: LeaseTable._claimed,
+    ClaimEnded: LeaseTable._claim_ended,
     Tick: LeaseTable._tick,
 }

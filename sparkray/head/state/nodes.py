@@ -149,9 +149,10 @@ class NodeMachine:
     def _report(self, event: Reported) -> list[Effect]:
         self.now_s = event.now_s
         self.demand = event.report.demand
-        if event.report.available == self.info.available:
+        available, lent = event.report.available, event.report.lent
+        if (available, lent) == (self.info.available, self.info.lent):
             return []
-        self.info = msgspec.structs.replace(self.info, available=event.report.available)
+        self.info = msgspec.structs.replace(self.info, available=available, lent=lent)
         return [ViewChanged()]
 
     def _break(self, event: StreamBroken) -> list[Effect]:
