@@ -13,8 +13,9 @@ SparkrayError
     ├── WorkerCrashedError       a worker process ended while running the task
     │   ├── NodeDiedError        ... because its whole node is gone
     │   └── OutOfMemoryError     ... because the host was about to run out of memory
-    ├── ActorDiedError           the actor is gone for good
-    ├── ActorUnavailableError    the actor is away for now; a later call may succeed
+    ├── ActorError               an actor could not serve a call
+    │   ├── ActorDiedError       ... because it is gone for good
+    │   └── ActorUnavailableError  ... for now; a later call may succeed
     ├── ObjectLostError          every copy is gone and it cannot be rebuilt
     │   └── OwnerDiedError       ... because the process that knew it is gone
     └── ProtocolError            a peer spoke otherwise, or without proof of the token
@@ -328,7 +329,11 @@ class OutOfMemoryError(WorkerCrashedError):
     """The worker was ended because its host was about to run out of memory."""
 
 
-class ActorDiedError(ClusterError):
+class ActorError(ClusterError):
+    """An actor could not serve a call."""
+
+
+class ActorDiedError(ActorError):
     """The actor is gone for good; the message says why.
 
     Where its constructor raised, what `get` raises is, if Python allows it, an instance
@@ -357,7 +362,7 @@ class ActorDiedError(ClusterError):
         return self.reason, cause
 
 
-class ActorUnavailableError(ClusterError):
+class ActorUnavailableError(ActorError):
     """The actor cannot be reached at the moment; a later call may succeed."""
 
 

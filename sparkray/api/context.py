@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from sparkray.api.actor import handle_from
@@ -33,6 +34,25 @@ class RuntimeContext:
 
     def get_task_name(self) -> str | None:
         return running.task.name if running.task else None
+
+    def get_task_function_name(self) -> str | None:
+        """Return the same as `get_task_name`."""
+        return self.get_task_name()
+
+    @property
+    def runtime_env(self) -> dict[str, Any]:
+        """The runtime environment of this process, packages by their addresses."""
+        text = self.get_runtime_env_string()
+        return json.loads(text) if text else {}
+
+    def get_runtime_env_string(self) -> str:
+        """Return the runtime environment of this process as JSON, "" for none."""
+        return str(self._runtime.shared.runtime_env)
+
+    @property
+    def gcs_address(self) -> str:
+        """Where the head is, ``host:port``."""
+        return str(self._runtime.attached.head)
 
     def get_actor_id(self) -> str | None:
         """Return the id of the actor that this process is; None outside of actors."""

@@ -478,4 +478,4 @@ def _configure_logging(level: int | str) -> None:
         _log.propagate = False
         ours = [handler]
     if ours:
-        _log.setLevel(level)
+        _log.setLevel(level.upper() if isinstance(level, str) else level)

@@ -248,8 +248,14 @@ class ActorHost:
             outcome = calls.failure(task, define, error, __file__)
         finally:
             running.set_here(None)
+            self._wake_loop()
         calls.answer(channel, task, define, outcome, _clock() - started)
         self._answers.flush()
+
+    def _wake_loop(self) -> None:
+        """A method may have set an event of the loop's, which alone wakes nobody."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(int)
 
     def _task(
         self, channel: Channel, task: PushTask, template: Template

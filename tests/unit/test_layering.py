@@ -18,7 +18,7 @@ LIBRARY = {PUBLIC, VERSION, "exceptions", "util"}
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"api", "exceptions", "runtime"},
     "__main__": {"cli"},
-    "actor": {"runtime"},
+    "actor": {"api", "runtime"},
     "ids": set(),
     "resources": set(),
     "exceptions": {"ids"},

@@ -2,6 +2,10 @@
 
     import sparkray.compat.ray as ray
 
+and, where it imports from Ray's modules, their names likewise:
+
+    from sparkray.compat.ray.util.queue import Queue
+
 What is here, and how it differs, is in `sparkray.compat.ray.table`.
 """
 
@@ -52,7 +56,15 @@ __all__ = [
 ]
 
 _log = logging.getLogger("sparkray.compat.ray")
-_SUBMODULES: Final = ("actor", "exceptions", "util")
+_SUBMODULES: Final = (
+    "actor",
+    "exceptions",
+    "experimental",
+    "remote_function",
+    "runtime_context",
+    "runtime_env",
+    "util",
+)
 __version__ = sparkray.__version__
 
 #: Arguments of Ray's `init` that change nothing here -> why.
@@ -103,8 +115,6 @@ def init(address: Any = None, **given: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "actor":
-        return import_module("sparkray.actor")
     if name in _SUBMODULES:
         return import_module(f"sparkray.compat.ray.{name}")
     raise AttributeError(

@@ -2,6 +2,7 @@
 
 from sparkray.exceptions import (
     ActorDiedError,
+    ActorError,
     ActorUnavailableError,
     ClusterError,
     GetTimeoutError,
@@ -11,6 +12,7 @@ from sparkray.exceptions import (
     OutOfMemoryError,
     OwnerDiedError,
     PendingCallsLimitExceeded,
+    PlacementGroupRemovedError,
     RuntimeEnvSetupError,
     SparkrayError,
     TaskCancelledError,
@@ -21,37 +23,48 @@ from sparkray.exceptions import (
 
 __all__ = [
     "ActorDiedError",
+    "ActorPlacementGroupRemoved",
     "ActorUnavailableError",
     "ActorUnschedulableError",
     "GetTimeoutError",
+    "LocalRayletDiedError",
     "NodeDiedError",
     "ObjectFetchTimedOutError",
     "ObjectFreedError",
     "ObjectLostError",
     "ObjectReconstructionFailedError",
+    "ObjectReconstructionFailedLineageEvictedError",
+    "ObjectReconstructionFailedMaxAttemptsExceededError",
     "ObjectStoreFullError",
     "OutOfDiskError",
     "OutOfMemoryError",
     "OwnerDiedError",
     "PendingCallsLimitExceeded",
+    "PlasmaObjectNotAvailable",
     "RayActorError",
     "RayError",
     "RaySystemError",
     "RayTaskError",
     "RuntimeEnvSetupError",
     "TaskCancelledError",
+    "TaskPlacementGroupRemoved",
     "TaskUnschedulableError",
     "WorkerCrashedError",
 ]
 
 RayError = SparkrayError
 RayTaskError = TaskError
-#: Both kinds: a tuple serves ``except`` and `isinstance` as a common base would.
-RayActorError = (ActorDiedError, ActorUnavailableError)
+RayActorError = ActorError
 RaySystemError = ClusterError
+LocalRayletDiedError = NodeDiedError
 ActorUnschedulableError = UnschedulableError
 TaskUnschedulableError = UnschedulableError
 ObjectFetchTimedOutError = ObjectLostError
 ObjectFreedError = ObjectLostError
 ObjectReconstructionFailedError = ObjectLostError
+ObjectReconstructionFailedLineageEvictedError = ObjectLostError
+ObjectReconstructionFailedMaxAttemptsExceededError = ObjectLostError
+PlasmaObjectNotAvailable = ObjectLostError
+ActorPlacementGroupRemoved = PlacementGroupRemovedError
+TaskPlacementGroupRemoved = PlacementGroupRemovedError
 OutOfDiskError = ObjectStoreFullError

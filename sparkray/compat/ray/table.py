@@ -4,6 +4,8 @@ the list against the code, so neither can go out of date."""
 from __future__ import annotations
 
 import enum
+import importlib
+import pkgutil
 from typing import Any, Final, NamedTuple
 
 from sparkray.compat import ray
@@ -29,6 +31,7 @@ class Row(NamedTuple):
     note: str = ""
 
 
+_LOST: Final = "exceptions.ObjectReconstructionFailed"
 _W, _D, _A = Verdict.WORKS, Verdict.DIFFERS, Verdict.ABSENT
 
 TABLE: Final = (
@@ -49,12 +52,24 @@ TABLE: Final = (
     Row("get_runtime_context", _D, "the ids and names; see `RuntimeContext`"),
     Row("ObjectRef", _W),
     Row("ObjectRefGenerator", _D, "`next_ready(timeout_s)`; cannot be sent"),
+    Row("actor.ActorClass", _W),
+    Row("actor.ActorHandle", _W),
+    Row("actor.ActorMethod", _W),
     Row("actor.exit_actor", _W),
+    Row("remote_function.RemoteFunction", _W),
+    Row("runtime_context.RuntimeContext", _W),
+    Row("runtime_context.get_runtime_context", _W),
+    Row("runtime_env.RuntimeEnv", _D, "a plain dict, checked where it is used"),
+    Row("runtime_env.RuntimeEnvConfig", _D, "`eager_install` changes nothing"),
+    Row("experimental.tqdm_ray.tqdm", _D, "`position` changes nothing"),
     Row("util.ActorPool", _D, "free actors go on while the oldest result is awaited"),
-    Row("util.as_completed", _W),
+    Row("util.as_completed", _D, "`chunk_size` changes nothing: each comes at once"),
+    Row("util.map_unordered", _D, "`chunk_size` changes nothing: each comes at once"),
     Row("util.list_named_actors", _W),
-    Row("util.inspect_serializability", _D, "prints nothing unless `print_file`"),
+    Row("util.get_node_ip_address", _W),
+    Row("util.inspect_serializability", _D, "`depth` changes nothing; finds the first"),
     Row("util.placement_group", _W),
+    Row("util.placement_group.PlacementGroup", _W),
     Row("util.remove_placement_group", _W),
     Row("util.placement_group_table", _W),
     Row("util.get_placement_group", _W),
@@ -62,14 +77,16 @@ TABLE: Final = (
     Row("util.queue.Queue", _D, "a cancelled `get` takes no item with it"),
     Row("util.queue.Empty", _W),
     Row("util.queue.Full", _W),
+    Row("util.joblib.register_ray", _W),
     Row("util.joblib.register_sparkray", _D, "Ray: `register_ray`"),
     Row("util.scheduling_strategies.NodeAffinitySchedulingStrategy", _W),
+    Row("util.scheduling_strategies.PlacementGroupSchedulingStrategy", _W),
     Row("util.state.list_nodes", _D, "rows are dataclasses of our own"),
     Row("util.state.list_objects", _D, "rows are dataclasses of our own"),
     Row("util.state.list_jobs", _D, "rows are dataclasses of our own"),
     Row("exceptions.RayError", _D, "is `SparkrayError`"),
     Row("exceptions.RayTaskError", _D, "is `TaskError`; an instance of the user's too"),
-    Row("exceptions.RayActorError", _D, "a tuple of the two errors of actors"),
+    Row("exceptions.RayActorError", _D, "is `ActorError`"),
     Row("exceptions.RaySystemError", _D, "is `ClusterError`"),
     Row("exceptions.ActorDiedError", _W),
     Row("exceptions.ActorUnavailableError", _W),
@@ -87,6 +104,12 @@ TABLE: Final = (
     Row("exceptions.ObjectFreedError", _D, "is `ObjectLostError`"),
     Row("exceptions.ObjectFetchTimedOutError", _D, "is `ObjectLostError`"),
     Row("exceptions.ObjectReconstructionFailedError", _D, "is `ObjectLostError`"),
+    Row(f"{_LOST}LineageEvictedError", _D, "is `ObjectLostError`"),
+    Row(f"{_LOST}MaxAttemptsExceededError", _D, "is `ObjectLostError`"),
+    Row("exceptions.PlasmaObjectNotAvailable", _D, "is `ObjectLostError`"),
+    Row("exceptions.LocalRayletDiedError", _D, "is `NodeDiedError`"),
+    Row("exceptions.TaskPlacementGroupRemoved", _D, "is `PlacementGroupRemovedError`"),
+    Row("exceptions.ActorPlacementGroupRemoved", _D, "is `PlacementGroupRemovedError`"),
     Row("exceptions.RuntimeEnvSetupError", _W),
     Row("exceptions.PendingCallsLimitExceeded", _W),
     Row("exceptions.CrossLanguageError", _A, "Python is the only language"),
@@ -100,6 +123,13 @@ TABLE: Final = (
     Row("Language", _A, "Python is the only language"),
     Row("LOCAL_MODE", _A, "call the functions without `.remote`"),
     Row("job_config", _A, "pass `namespace` and `runtime_env` to `init`"),
+    Row("LoggingConfig", _A, "set up Python's logging"),
+    Row("actor.ActorClassInheritanceException", _A, "it is a TypeError"),
+    Row("util.metrics", _A, "no metrics are exported"),
+    Row("util.multiprocessing", _A, "not yet"),
+    Row("util.rpdb", _A, "attach a debugger to the process"),
+    Row("util.serialization", _A, "give the class a `__reduce__`, or use `copyreg`"),
+    Row("util.tpu", _A, "out of scope"),
     Row("dag", _A, "use tasks and actors"),
     Row("data", _A, "use Spark"),
     Row("train", _A, "out of scope"),
@@ -112,8 +142,9 @@ _HEAD: Final = """\
 # Compatibility with Ray
 
 `import sparkray.compat.ray as ray` lets a script written for Ray's core run with one
-line changed. This page is generated from `sparkray/compat/ray/table.py` by
-`python docs/generate.py`.
+line changed; a line like `from ray.util.queue import Queue` becomes
+`from sparkray.compat.ray.util.queue import Queue`. This page is generated from
+`sparkray/compat/ray/table.py` by `python docs/generate.py`.
 
 | `ray.` | verdict | how, or why |
 |---|---|---|
@@ -135,12 +166,17 @@ def page() -> str:
 
 
 def resolve(name: str) -> Any:
-    """Return what a script finds under ``ray.<name>``.
+    """Return what a script imports as ``ray.<name>``.
 
     Raises:
         AttributeError: nothing.
     """
-    value: Any = ray
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
+    module = ".".join([ray.__name__, *name.split(".")[:-1]])
+    return getattr(importlib.import_module(module), name.rpartition(".")[2])
+
+
+def modules() -> list[str]:
+    """Return the modules that a script can import from, as after ``ray.``"""
+    found = pkgutil.walk_packages(ray.__path__, f"{ray.__name__}.")
+    names = [info.name.removeprefix(f"{ray.__name__}.") for info in found]
+    return [name for name in names if name != "table"]

@@ -551,3 +551,23 @@ def test_an_actor_knows_itself() -> None:
     assert ids["resources"] == {"CPU": 0.5, "gadget": 1.0}
     assert sparkray.get(actor.later.remote(), timeout=20) == "Who.later"
     assert here.get_actor_id() is None
+
+
+def test_a_plain_method_may_set_an_event_that_coroutines_wait_for() -> None:
+    @sparkray.remote
+    class Signal:
+        def __init__(self) -> None:
+            self.sent = asyncio.Event()
+
+        def send(self) -> None:
+            self.sent.set()
+
+        async def wait(self) -> str:
+            await self.sent.wait()
+            return "sent"
+
+    signal = Signal.remote()
+    waiting = [signal.wait.remote() for _ in range(3)]
+    assert sparkray.wait(waiting, timeout=0.2)[0] == []
+    sparkray.get(signal.send.remote())
+    assert sparkray.get(waiting, timeout=20) == ["sent"] * 3

@@ -1,3 +1,4 @@
+import importlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ import pytest
 import sparkray
 import sparkray.compat.ray as ray
 from sparkray import exceptions
-from sparkray.compat.ray.table import TABLE, Row, Verdict, page, resolve
+from sparkray.compat.ray.table import TABLE, Row, Verdict, modules, page, resolve
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 
@@ -28,6 +29,26 @@ def test_all_that_is_there_is_in_the_table() -> None:
     assert {f"exceptions.{name}" for name in ray.exceptions.__all__} <= listed
     assert {f"util.{name}" for name in ray.util.__all__} <= listed
     assert len(listed) == len(TABLE)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row.name for row in TABLE])
+def test_what_can_be_imported_is_there_without_an_import(row: Row) -> None:
+    hidden = row.name.startswith("util.placement_group.")  # by the function, as in Ray
+    if row.verdict is not Verdict.ABSENT and not hidden:
+        value: Any = ray
+        for part in row.name.split("."):
+            value = getattr(value, part)
+        assert value is resolve(row.name)
+
+
+def test_what_modules_hold_is_in_the_table_under_one_name_at_least() -> None:
+    listed = {row.name for row in TABLE}
+    for name in modules():
+        module = importlib.import_module(f"sparkray.compat.ray.{name}")
+        above = name.rpartition(".")[0]
+        for what in getattr(module, "__all__", ()):
+            known = f"{name}.{what}", f"{above}.{what}"
+            assert {*known} & listed or what == "tqdm_ray", known
 
 
 def test_the_page_is_what_the_table_says() -> None:
@@ -56,6 +77,24 @@ def test_what_cannot_be_had_is_refused_with_what_to_do(
     with pytest.raises(ValueError, match=argument):
         ray.init(**{argument: value})
     assert not sparkray.is_initialized()
+
+
+def test_as_rays_inspection_ours_prints(capsys: Any) -> None:
+    assert ray.util.inspect_serializability(1, name="one", depth=2) == (True, set())
+    assert "one" in capsys.readouterr().out
+
+
+def test_sizes_below_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="chunk_size"):
+        ray.util.as_completed([], chunk_size=0)
+    with pytest.raises(ValueError, match="backpressure_size"):
+        ray.util.map_unordered(None, [], backpressure_size=0)
+
+
+def test_an_environment_is_a_dict_of_what_was_given() -> None:
+    config = ray.runtime_env.RuntimeEnvConfig(60, eager_install=False)
+    env = ray.runtime_env.RuntimeEnv(pip=["x"], working_dir=None, config=config)
+    assert env == {"pip": ["x"], "config": {"setup_timeout_seconds": 60}}
 
 
 def test_what_has_no_effect_is_taken_with_a_word_in_the_log(

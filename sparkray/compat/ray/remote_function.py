@@ -1,0 +1,5 @@
+"""`ray.remote_function`."""
+
+from sparkray import RemoteFunction
+
+__all__ = ["RemoteFunction"]

@@ -1,0 +1,5 @@
+"""`ray.util.queue`."""
+
+from sparkray.util.queue import Empty, Full, Queue
+
+__all__ = ["Empty", "Full", "Queue"]
