@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sparkray.api.cluster_info import cluster_resources as cluster_resources
     from sparkray.api.cluster_info import nodes as nodes
     from sparkray.api.context import RuntimeContext as RuntimeContext
+    from sparkray.api.context import get_gpu_ids as get_gpu_ids
     from sparkray.api.context import get_runtime_context as get_runtime_context
     from sparkray.api.objects import cancel as cancel
     from sparkray.api.objects import get as get
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "sparkray.api.actor": "get_actor kill list_named_actors",
     "sparkray.api.actor_methods": "method",
-    "sparkray.api.context": "RuntimeContext get_runtime_context",
+    "sparkray.api.context": "RuntimeContext get_gpu_ids get_runtime_context",
     "sparkray.api.cluster_info": "available_resources cluster_resources nodes",
     "sparkray.api.objects": "cancel get put wait",
     "sparkray.api.placement_group": (
@@ -103,6 +104,7 @@ __all__ = [  # noqa: RUF022 - as a reader meets them
     "cluster_resources",
     "available_resources",
     "get_runtime_context",
+    "get_gpu_ids",
     "RuntimeContext",
     "__version__",
 ]

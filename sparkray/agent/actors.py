@@ -42,6 +42,7 @@ class ActorDesk:
 
     Args:
         spawn: runs a coroutine beside everything else.
+        gpu_ids: the devices that a leased worker has.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class ActorDesk:
         fleet: Fleet,
         uplink: Uplink,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        gpu_ids: Callable[[bytes], list[str] | None],
     ) -> None:
         self._members, self._fleet = members, fleet
+        self._gpu_ids = gpu_ids
         self._uplink, self._spawn = uplink, spawn
         self._rows: dict[bytes, p.ActorRow] = {}
         self._watchers: dict[bytes, list[tuple[Member, m.WatchActor]]] = {}
@@ -113,7 +116,10 @@ class ActorDesk:
         self._hosted[request.worker_id] = _Hosted(
             request.actor_id, request.incarnation, member
         )
-        member.channel.send(m.BecomeActor(request.incarnation, request.creation))
+        gpu_ids = self._gpu_ids(request.worker_id)
+        member.channel.send(
+            m.BecomeActor(request.incarnation, request.creation, gpu_ids)
+        )
 
     def started(self, member: Member, message: m.ActorStarted) -> None:
         hosted = self._hosted.get(member.worker_id)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
+_DEVICES = Path("/dev")
+_NO_DEVICE = ("", "-1", "NoDevFiles", "none", "void")
 _CGROUP = Path("/sys/fs/cgroup")
 #: Files of control groups, version 2 and 1: limit and use, in bytes.
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
@@ -18,6 +22,20 @@ _CACHES = ("memory.stat", "memory/memory.stat")
 def cpu_count() -> int:
     """Return how many CPUs this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def gpu_ids(environment: Mapping[str, str], devices: Path = _DEVICES) -> list[str]:
+    """Return the GPUs that a process with this environment may use.
+
+    ``CUDA_VISIBLE_DEVICES`` says which; without it, all whose device files are there.
+    """
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        files = [path.name.removeprefix("nvidia") for path in devices.glob("nvidia*")]
+        return [str(n) for n in sorted(int(f) for f in files if f.isdecimal())]
+    ids = [id.strip() for id in named.split(",")]
+    # CUDA itself takes what stands before the first that is no device.
+    return list(itertools.takewhile(lambda id: id not in _NO_DEVICE, ids))
 
 
 def memory_total_bytes() -> int:

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -21,8 +22,10 @@ import msgspec
 
 from sparkray.agent.fleet import Fleet
 from sparkray.agent.members import Member
+from sparkray.agent.options import AgentOptions, labels_of
 from sparkray.agent.processes import environment_of
 from sparkray.agent.state import events as e
+from sparkray.agent.state.devices import Devices
 from sparkray.agent.state.leases import LeaseTable
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.workers import PoolKey, Worker
@@ -39,6 +42,7 @@ from sparkray.protocol.messages import (
     RequestLeases,
     WireError,
 )
+from sparkray.resources import GPU, Vector
 from sparkray.transport.errors import from_wire
 
 _log = logging.getLogger(__name__)
@@ -89,14 +93,22 @@ class LeaseDesk:
 
     def __init__(
         self,
-        node_id: bytes,
-        own: Node,
+        options: AgentOptions,
+        total: Vector,
         fleet: Fleet,
         settings: Settings,
         around: Surroundings,
     ) -> None:
-        self._node_id, self._fleet, self._around = node_id, fleet, around
-        self.cluster = ClusterMap(own)
+        self._fleet, self._around = fleet, around
+        self.cluster = ClusterMap(
+            Node(
+                options.node_id,
+                socket.gethostname(),
+                total,
+                dict(total),
+                labels_of(options),
+            )
+        )
         self.table = LeaseTable(
             self.cluster,
             fleet.table,
@@ -106,6 +118,7 @@ class LeaseDesk:
             on_grant=fleet.granted,
             on_return=fleet.returned,
             on_make_room=fleet.retire,
+            devices=Devices.of_node(total.get(GPU, 0), options.gpu_ids),
         )
         self._numbers = itertools.count(1)
         self._callers: dict[int, _Caller] = {}
@@ -417,7 +430,11 @@ class LeaseDesk:
 
     def _granted(self, effect: e.Grant) -> None:
         leases = [
-            Lease(lease_id, self._around.members[worker_id].address, [])
+            Lease(
+                lease_id,
+                self._around.members[worker_id].address,
+                self.gpu_ids(worker_id),
+            )
             for lease_id, worker_id in effect.leases
         ]
         waiting = self._peers_waiting.get(effect.request_id)
@@ -443,6 +460,13 @@ class LeaseDesk:
         if caller is not None:
             self._by_call.pop((caller.member.worker_id, caller.call), None)
         return caller
+
+    def gpu_ids(self, worker_id: bytes) -> list[str] | None:
+        """Return the devices that a leased worker has; None if this node has none."""
+        if not self.table.cluster.own.total.get(GPU):
+            return None
+        held = self.table.lease_of(worker_id)
+        return [] if held is None else list(held.gpus)
 
     def newest_first(self) -> list[tuple[float, Worker]]:
         """Return leased workers with the time of their lease, the newest first."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparkray.resources import CPU, MEMORY, OBJECT_STORE_MEMORY, Vector, from_user
+from sparkray.labels import NODE_ID
+from sparkray.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, Vector, from_user
 
 #: The part of a host's memory that may be lent to tasks.
 MEMORY_FRACTION = 0.7
@@ -25,6 +26,7 @@ class AgentOptions:
     num_cpus: float | None = None  #: None: as many as this process may run on
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    gpu_ids: Sequence[str] = ()  #: the devices of the host that this node may use
     is_head: bool = False
     local: bool = False  #: one node for one driver: no Flight server until it has peers
 
@@ -44,8 +46,14 @@ def total_resources(
     """
     amounts: dict[str, float] = {
         CPU: cpus if options.num_cpus is None else options.num_cpus,
+        GPU: len(options.gpu_ids),
         MEMORY: int(memory_bytes * MEMORY_FRACTION),
         OBJECT_STORE_MEMORY: store_bytes,
         f"node:{options.host}": 1,
     }
     return from_user({**amounts, **options.resources})
+
+
+def labels_of(options: AgentOptions) -> dict[str, str]:
+    """Return the labels of a node: its own, and what it was given."""
+    return {**options.labels, NODE_ID: options.node_id.hex()}

@@ -34,7 +34,7 @@ from sparkray.agent.members import Job, Member
 from sparkray.agent.memory import Candidate, MemoryMonitor
 from sparkray.agent.modules import ModuleDesk
 from sparkray.agent.objects import ObjectDesk
-from sparkray.agent.options import AgentOptions, total_resources
+from sparkray.agent.options import AgentOptions, labels_of, total_resources
 from sparkray.agent.state.events import ViewChanged, WorkerReady
 from sparkray.agent.state.nodes import Node
 from sparkray.agent.state.workers import Worker
@@ -128,10 +128,9 @@ class AgentService:
                 cast_out=self._finish,
             ),
         )
-        own = Node(options.node_id, socket.gethostname(), self.total, dict(self.total))
         self.leases = LeaseDesk(
-            options.node_id,
-            own,
+            options,
+            self.total,
             self.fleet,
             settings,
             Surroundings(
@@ -146,7 +145,9 @@ class AgentService:
             spawn=self.spawn,
         )
         self.modules = ModuleDesk(self.jobs, environments, self.uplink)
-        self.actors = ActorDesk(self.members, self.fleet, self.uplink, self.spawn)
+        self.actors = ActorDesk(
+            self.members, self.fleet, self.uplink, self.spawn, self.leases.gpu_ids
+        )
         self.logs = LogTailer(self._printed)
         self.calls = RuntimeCalls(
             options.node_id,
@@ -411,7 +412,7 @@ class AgentService:
             agent_socket=self._server.path,
             total=self.total,
             available=self._available(),
-            labels=dict(options.labels),
+            labels=labels_of(options),
             alive=True,
             is_head=options.is_head,
             reason="",
@@ -468,7 +469,8 @@ class AgentService:
             self.spawn(self._serve_flight(FLIGHT_DELAY_S))
         self._view = {node.node_id: node for node in others}
         peers = [
-            Node(n.node_id, n.host_name, n.total, dict(n.available)) for n in others
+            Node(n.node_id, n.host_name, n.total, dict(n.available), n.labels)
+            for n in others
         ]
         self.leases.feed(ViewChanged(peers))
 

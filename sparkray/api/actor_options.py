@@ -83,6 +83,7 @@ CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "allow_out_of_order_execution": _yes_or_no,
     "runtime_env": options.CHECKS["runtime_env"],
     "scheduling_strategy": options.CHECKS["scheduling_strategy"],
+    "label_selector": options.label_selector,
 }
 
 #: Every option of a method, by `sparkray.method` or ``.options()`` -> its check.
@@ -146,7 +147,7 @@ def resolve(checked: Mapping[str, Any]) -> ActorOptions:
         max_pending_calls=checked.get("max_pending_calls", -1),
         in_order=not checked.get("allow_out_of_order_execution", False),
         runtime_env=runtime_env.normalize(checked.get("runtime_env")),
-        strategy=options.resolve_strategy(checked.get("scheduling_strategy"), needs),
-        inherits="scheduling_strategy" not in checked,
+        strategy=options.resolve_strategy(checked, needs),
+        inherits=options.may_be_captured(checked),
         groups=dict(checked.get("concurrency_groups", {})),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, ParamSpec, TypeVar
 
+from sparkray import labels
 from sparkray import resources as resources_
 from sparkray.api import options, runtime_env
 
@@ -81,7 +82,8 @@ class InitArguments:
         for name in ("num_cpus", "num_gpus", "resources"):
             options.check({name: getattr(self, name)})
         _check_store(self.object_store_memory)
-        _check_labels(self.labels)
+        if self.labels is not None:
+            labels.check(self.labels)
         runtime_env.normalize(self.runtime_env)
 
     def own_resources(self) -> list[str]:
@@ -114,13 +116,3 @@ def _check_store(size: object) -> None:
         raise ValueError(
             f"object_store_memory must be {_MIN_STORE_BYTES} or more, not {size}"
         )
-
-
-def _check_labels(labels: object) -> None:
-    if labels is None:
-        return
-    if not isinstance(labels, Mapping):
-        raise TypeError(f"labels must be a dict of text to text, not {labels!r}")
-    for name, value in labels.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"labels must be text, not {name!r}: {value!r}")

@@ -83,6 +83,13 @@ class RuntimeContext:
             raise RuntimeError("resources are assigned to tasks; this is not in one")
         return to_user(running.task.resources)
 
+    def get_accelerator_ids(self) -> dict[str, list[str]]:
+        """Return the devices of the running task or actor, e.g. ``{"GPU": ["0"]}``.
+
+        They are what ``CUDA_VISIBLE_DEVICES`` holds there.  None outside of tasks.
+        """
+        return {"GPU": list(running.gpu_ids or [])}
+
     @property
     def namespace(self) -> str:
         return str(self._runtime.namespace)
@@ -116,3 +123,16 @@ def get_runtime_context() -> RuntimeContext:
         SparkrayError: the process belongs to no cluster.
     """
     return RuntimeContext(core.current())
+
+
+def get_gpu_ids() -> list[int] | list[str]:
+    """Return the GPUs of the running task or actor, none outside of tasks.
+
+    Numbers, unless the node names its devices otherwise (in ``CUDA_VISIBLE_DEVICES``,
+    when it was started): then text.
+
+    Raises:
+        SparkrayError: the process belongs to no cluster.
+    """
+    found = get_runtime_context().get_accelerator_ids()["GPU"]
+    return [int(id) for id in found] if all(map(str.isdigit, found)) else found

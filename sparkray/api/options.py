@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
-from sparkray import resources
+from sparkray import labels, resources
 from sparkray.api import runtime_env
 from sparkray.api.strategies import (
     NodeAffinitySchedulingStrategy,
@@ -52,6 +52,20 @@ def _amount(option: str, value: object) -> None:
     if not 0 <= value <= resources.LARGEST:  # NaN neither
         raise ValueError(f"{option} must be 0 or more, not {value!s:.40}")
     resources.from_user({option: value})
+
+
+def _gpus(option: str, value: object) -> None:
+    _amount(option, value)
+    assert isinstance(value, (int, float))
+    if value > 1 and value != int(value):
+        raise ValueError(
+            f"{option} above 1 must be whole, as only parts of one device are shared:"
+            f" {value!r}"
+        )
+
+
+def label_selector(option: str, value: object) -> None:
+    labels.from_user(value, option)
 
 
 def _custom_resources(option: str, value: object) -> None:
@@ -128,7 +142,7 @@ def _strategy(option: str, value: object) -> None:
 #: Every option of a task -> its check.  ``None`` always means: the default.
 CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "num_cpus": _amount,
-    "num_gpus": _amount,
+    "num_gpus": _gpus,
     "memory": _amount,
     "resources": _custom_resources,
     "num_returns": _num_returns,
@@ -138,6 +152,7 @@ CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "name": _name,
     "runtime_env": _runtime_env,
     "scheduling_strategy": _strategy,
+    "label_selector": label_selector,
     "generator_backpressure_num_objects": whole(1),
 }
 #: Spellings that are taken too.
@@ -188,12 +203,13 @@ def resolve(checked: Mapping[str, Any], *, is_generator: bool) -> TaskOptions:
         num_returns=num_returns,
         max_retries=checked.get("max_retries", DEFAULT_MAX_RETRIES),
         retry_exceptions=retry if isinstance(retry, bool) else tuple(retry),
-        max_calls=checked.get("max_calls", 0),
+        # A process that has used a device sees no other one, and keeps its memory.
+        max_calls=checked.get("max_calls", int(resources.GPU in needs)),
         name=checked.get("name", ""),
         runtime_env=runtime_env.normalize(checked.get("runtime_env")),
-        strategy=resolve_strategy(checked.get("scheduling_strategy"), needs),
+        strategy=resolve_strategy(checked, needs),
         backpressure=backpressure,
-        inherits="scheduling_strategy" not in checked,
+        inherits=may_be_captured(checked),
     )
 
 
@@ -218,25 +234,28 @@ def _resolve_resources(checked: Mapping[str, Any]) -> resources.Vector:
     return resources.from_user(amounts)
 
 
-def resolve_strategy(
-    asked: str
-    | NodeAffinitySchedulingStrategy
-    | PlacementGroupSchedulingStrategy
-    | None,
-    needs: resources.Vector,
-) -> Strategy:
-    """Turn a strategy into the runtime's terms.
+def may_be_captured(checked: Mapping[str, Any]) -> bool:
+    """Tell if the parent's placement group may say where this runs."""
+    return not {"scheduling_strategy", "label_selector"} & checked.keys()
+
+
+def resolve_strategy(checked: Mapping[str, Any], needs: resources.Vector) -> Strategy:
+    """Turn ``scheduling_strategy`` and ``label_selector`` into the runtime's terms.
 
     Raises:
-        ValueError: ``needs`` do not fit into any bundle of a placement group.
+        ValueError: ``needs`` do not fit into any bundle of a placement group, or the
+            selector comes with one, whose bundles have their places.
     """
-    if asked is None:
-        return Strategy()
-    if isinstance(asked, str):
-        return Strategy(asked)
+    asked = checked.get("scheduling_strategy")
+    selector = labels.from_user(checked.get("label_selector", {}))
     if isinstance(asked, PlacementGroupSchedulingStrategy):
         if asked.placement_group is None:
-            return Strategy()
+            return Strategy(labels=selector)
+        if selector:
+            raise ValueError(
+                "label_selector does not go with a placement group, whose bundles have"
+                " their places: give placement_group a bundle_label_selector"
+            )
         asked.check_room(needs)
         return Strategy(
             "GROUP",
@@ -244,7 +263,10 @@ def resolve_strategy(
             bundle=asked.placement_group_bundle_index,
             capture=asked.placement_group_capture_child_tasks,
         )
-    return Strategy("NODE", bytes.fromhex(asked.node_id), asked.soft)
+    if isinstance(asked, NodeAffinitySchedulingStrategy):
+        node_id = bytes.fromhex(asked.node_id)
+        return Strategy("NODE", node_id, asked.soft, labels=selector)
+    return Strategy(asked or "DEFAULT", labels=selector)
 
 
 def _unknown(option: object) -> str:

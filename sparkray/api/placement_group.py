@@ -17,6 +17,7 @@ from sparkray import resources
 from sparkray.api import session
 from sparkray.api.placement_handle import PlacementGroup
 from sparkray.ids import new_group_id
+from sparkray.labels import Selector, from_user
 from sparkray.protocol import placement as p
 from sparkray.runtime.context import running
 
@@ -28,6 +29,8 @@ def placement_group(
     strategy: str = "PACK",
     name: str = "",
     lifetime: str | None = None,
+    *,
+    bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
 ) -> PlacementGroup:
     """Reserve bundles of resources, all together; returns at once.
 
@@ -41,10 +44,12 @@ def placement_group(
             bundle.
         name: for `get_placement_group`, in the namespace of this job.
         lifetime: ``"detached"``: it stays when the job ends.
+        bundle_label_selector: for each bundle which nodes will do, as the option
+            ``label_selector`` of tasks: e.g. ``[{"zone": "a"}, {}]``.
 
     Raises:
-        TypeError: ``name`` is not text.
-        ValueError: wrong bundles, strategy or lifetime; the name is taken.
+        TypeError: ``name`` is not text, or ``bundle_label_selector`` no list of dicts.
+        ValueError: wrong bundles, strategy, lifetime or selectors; the name is taken.
     """
     vectors = _check_bundles(bundles)
     if not isinstance(strategy, str) or strategy not in p.STRATEGIES:
@@ -53,6 +58,7 @@ def placement_group(
         raise TypeError(f"name must be text, not {name!r}")
     if lifetime not in LIFETIMES:
         raise ValueError(f"lifetime must be 'detached' or None, not {lifetime!r}")
+    selectors = _check_selectors(bundle_label_selector, len(vectors))
     runtime = session.ensure_runtime()
     row = _ask(
         "CreatePlacementGroup",
@@ -64,6 +70,7 @@ def placement_group(
             strategy=strategy,
             bundles=vectors,
             detached=lifetime == "detached",
+            selectors=selectors,
         ),
     )
     return PlacementGroup(row.group_id, bundles)
@@ -155,6 +162,20 @@ def _check_bundle(index: int, bundle: object) -> resources.Vector:
     if not vector:
         raise ValueError(f"bundle {index} reserves nothing: {dict(bundle)!r:.100}")
     return vector
+
+
+def _check_selectors(given: object, count: int) -> list[Selector]:
+    option = "bundle_label_selector"
+    if given is None:
+        return []
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise TypeError(f"{option} must be a list of dicts, not {given!r:.100}")
+    if len(given) != count:
+        raise ValueError(f"{option} must hold one dict for each of {count} bundles")
+    return [
+        from_user(selector, f"{option}[{index}]")
+        for index, selector in enumerate(given)
+    ]
 
 
 def _checked(group: object) -> PlacementGroup:

@@ -185,11 +185,16 @@ def remote(*positional: Any, **given: Any) -> Any:
         retry_exceptions: whether, or for which exception classes, a task that raises is
             run again too.
         max_calls: a worker ends after so many calls of this function; 0: never.
+            Default: 0, and 1 for functions with GPUs, whose memory only the end of a
+            process frees.
         name: what to call the task in messages and logs.
         runtime_env: a dict of ``env_vars``, ``working_dir``, ``py_modules``,
             ``excludes``, ``pip``, ``worker_process_setup_hook`` and ``config``.
         scheduling_strategy: ``"DEFAULT"``, ``"SPREAD"``, or one of the strategies in
             `sparkray.util.scheduling_strategies`.
+        label_selector: which nodes will do, by their labels, e.g. ``{"zone": "a",
+            "tier": "!spot", "disk": "in(ssd, nvme)", "arch": "!in(arm, x86)"}``; the
+            label ``sparkray.io/node-id`` names one node.
         generator_backpressure_num_objects: a streaming task pauses when so many of its
             items have not been taken.
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import sparkray
 from sparkray import ids
+from sparkray.agent.host import gpu_ids
 from sparkray.agent.options import AgentOptions
 from sparkray.agent.service import AgentService
 from sparkray.cli import session_dir
@@ -227,6 +228,7 @@ class Node:
             num_cpus=given.num_cpus,
             resources=given.resources,
             labels=given.labels,
+            gpu_ids=gpu_ids(os.environ),
             is_head=given.head,
             local=given.local,
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from sparkray import __version__
+from sparkray import __version__, labels
 from sparkray.cli import output, stopping
 from sparkray.cli.signals import EndSignals
 from sparkray.config import Settings, unknown_variables
@@ -37,6 +37,18 @@ class _JsonObject(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         if not isinstance(parsed, dict):
             self.fail(f"{value!r} is not a JSON object", param, ctx)
         return parsed
+
+
+class _Labels(_JsonObject):
+    """The labels of a node."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, Any]:
+        given = super().convert(value, param, ctx)
+        try:
+            labels.check(given)
+        except (TypeError, ValueError) as error:
+            self.fail(str(error), param, ctx)
+        return given
 
 
 class _Address(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -85,8 +97,13 @@ def main() -> None:
 @click.option("--host", help="Address of this host, to listen on and to announce.")
 @click.option("--port", type=_PORT, help="The head's port; 0: any (default 6380).")
 @click.option("--num-cpus", type=click.FloatRange(min=0), help="CPUs for tasks.")
+@click.option(
+    "--num-gpus",
+    type=click.FloatRange(min=0),
+    help="GPUs for tasks (default: those in CUDA_VISIBLE_DEVICES, else all there are).",
+)
 @click.option("--resources", type=_JsonObject(), help="Custom ones: name -> amount.")
-@click.option("--labels", type=_JsonObject(), help="Labels: name -> text.")
+@click.option("--labels", type=_Labels(), help="Labels: name -> text.")
 @click.option(
     "--object-store-memory", type=click.IntRange(min=1 << 20), help="Bytes for objects."
 )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from sparkray import labels
 from sparkray.exceptions import SparkrayError, UnschedulableError
 from sparkray.head.state import actors as state
 from sparkray.head.state.actors import Actor, ActorTable
@@ -173,7 +174,12 @@ class ActorDesk:
         if strategy.kind == "NODE":
             wanted = [node for node in nodes if node.node_id == strategy.node_id]
             nodes = wanted if wanted or not strategy.soft else nodes
-        fitting = [node for node in nodes if fits(request.spec.resources, node.total)]
+        fitting = [
+            node
+            for node in nodes
+            if fits(request.spec.resources, node.total)
+            and labels.matches(strategy.labels, node.labels)
+        ]
         if not fitting:
             return None, False
         home = request.creator.node_id
@@ -216,11 +222,18 @@ class ActorDesk:
         return True
 
     def _give_up(self, actor: Actor, incarnation: int) -> None:
-        wanted = describe(actor.request.spec.resources)
-        nodes = self._alive()
+        spec = actor.request.spec
+        wanted, selector = describe(spec.resources), spec.strategy.labels
+        nodes, hint = self._alive(), ""
+        if selector:
+            wanted += f" where label_selector is {labels.describe(selector)}"
+            matching = [n for n in nodes if labels.matches(selector, n.labels)]
+            if not matching:
+                hint = labels.hint(selector, [(n.host_name, n.labels) for n in nodes])
+            nodes = matching or nodes
         largest = max(nodes, key=lambda node: node.total.get("CPU", 0), default=None)
         has = describe(largest.total) if largest is not None else "nothing"
-        error = UnschedulableError(wanted, has)
+        error = UnschedulableError(wanted, has, hint)
         self.perform(
             self.table.unplaceable(actor, incarnation, str(error), _wire(error))
         )

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
+from sparkray import labels
 from sparkray.exceptions import SparkrayError
 from sparkray.head.state import placement as state
 from sparkray.head.state.placement import Group, GroupState, GroupTable, Room
@@ -165,7 +166,9 @@ class PlacementDesk:
         """Reserve what a group misses, if it fits; False if an agent refused."""
         if not group.is_waiting:
             return True
-        rooms = [Room(node.node_id, node.available) for node in self._alive()]
+        rooms = [
+            Room(node.node_id, node.available, node.labels) for node in self._alive()
+        ]
         places = state.plan(group, rooms)
         if places is None:
             self._say_what_waits(group)
@@ -180,7 +183,7 @@ class PlacementDesk:
         if self._claiming is not None or now < from_s:
             return
         rooms = [
-            Room(node.node_id, total([node.available, node.lent]))
+            Room(node.node_id, total([node.available, node.lent]), node.labels)
             for node in self._alive()
         ]
         places = state.plan(group, rooms)
@@ -235,11 +238,11 @@ class PlacementDesk:
         since = self._without_room.setdefault(group.request.group_id, now)
         if since is not None and now - since >= SAY_AFTER_S:
             self._without_room[group.request.group_id] = None
-            bundles = [group.request.bundles[index] for index in group.missing()]
+            bundles = [_in_words(group, index) for index in group.missing()[:10]]
             _log.warning(
                 "placement group %s waits for nodes with room for %s (%s)",
                 group.request.group_id.hex(),
-                ", ".join(describe(bundle) for bundle in bundles[:10]),
+                ", ".join(bundles),
                 group.request.strategy,
             )
 
@@ -266,3 +269,8 @@ class PlacementDesk:
             except (SparkrayError, ConnectionError, TimeoutError) as error:
                 _log.info("bundles not returned yet: %s", error)
             await asyncio.sleep(next(pauses, RETURN_PAUSES_S[-1]))
+
+
+def _in_words(group: Group, index: int) -> str:
+    selector, bundle = group.selector(index), describe(group.request.bundles[index])
+    return f"{bundle} where {labels.describe(selector)}" if selector else bundle

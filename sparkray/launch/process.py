@@ -29,6 +29,7 @@ from sparkray.config import Settings
 from sparkray.exceptions import ClusterError
 from sparkray.launch import discovery
 from sparkray.launch.discovery import Node
+from sparkray.resources import GPU
 
 _TAIL_BYTES = 4000
 #: How long a node that is given up may take over its orderly end.
@@ -54,6 +55,7 @@ class NodeOptions:
     host: str | None = None
     port: int | None = None
     num_cpus: float | None = None
+    num_gpus: float | None = None
     resources: Mapping[str, float] | None = None
     object_store_memory: int | None = None
     labels: Mapping[str, str] | None = None
@@ -66,12 +68,15 @@ class NodeOptions:
 
     def arguments(self) -> list[str]:
         """Return the daemon's command line."""
+        amounts = dict(self.resources or {})
+        if self.num_gpus is not None:
+            amounts[GPU] = self.num_gpus
         values = {
             "--address": self.address,
             "--host": self.host,
             "--port": self.port,
             "--num-cpus": self.num_cpus,
-            "--resources": json.dumps(dict(self.resources)) if self.resources else None,
+            "--resources": json.dumps(amounts) if amounts else None,
             "--object-store-memory": self.object_store_memory,
             "--labels": json.dumps(dict(self.labels)) if self.labels else None,
             "--temp-dir": self.temp_dir,

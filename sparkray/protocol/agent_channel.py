@@ -394,6 +394,7 @@ class BecomeActor(msgspec.Struct, array_like=True, tag=30):
 
     incarnation: int
     creation: bytes  #: an encoded `protocol.actors.ActorCreation`
+    gpu_ids: list[str] | None = None  #: its devices; None where the node has none
 
 
 class ActorStarted(msgspec.Struct, array_like=True, tag=31):

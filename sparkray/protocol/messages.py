@@ -87,6 +87,7 @@ from sparkray.protocol.task_channel import (
     TaskMessage,
     TaskReplied,
     TasksReclaimed,
+    UseDevices,
     YieldLease,
 )
 
@@ -157,6 +158,7 @@ __all__ = [
     "TasksReclaimed",
     "Unblocked",
     "UnpinObjects",
+    "UseDevices",
     "WatchActor",
     "WireError",
     "WithdrawRequest",

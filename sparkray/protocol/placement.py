@@ -56,6 +56,8 @@ class CreatePlacementGroup(msgspec.Struct):
     strategy: str
     bundles: list[dict[str, int]]
     detached: bool
+    #: By bundle, which nodes will do, see `sparkray.labels`; empty: all will for all.
+    selectors: list[tuple[tuple[str, str], ...]] = []
 
 
 class GetPlacementGroup(msgspec.Struct):

@@ -50,6 +50,7 @@ class Strategy(msgspec.Struct, array_like=True, frozen=True):
     group_id: bytes = b""
     bundle: int = -1  #: index in the group; -1 for any
     capture: bool = False  #: what a task inside submits runs in the group as well
+    labels: tuple[tuple[str, str], ...] = ()  #: what nodes must match: see `labels`
 
 
 class LeaseSpec(msgspec.Struct, array_like=True, frozen=True):
@@ -67,7 +68,8 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
 
     lease_id: bytes
     worker: Address
-    gpu_ids: list[str]  #: the devices that come with it
+    #: The devices that come with it; None where the node has none at all.
+    gpu_ids: list[str] | None
 
 
 class ObjectSource(msgspec.Struct, array_like=True, frozen=True):

@@ -278,6 +278,17 @@ class CopyMade(msgspec.Struct, array_like=True, tag=57):
     source: ObjectSource
 
 
+class UseDevices(msgspec.Struct, array_like=True, tag=58):
+    """Owner -> worker that it leases: your tasks of this lease have these GPUs.
+
+    Repeatable.  Comes before the first task of a lease; only on nodes with GPUs.
+    Answer: none.
+    Errors: none.
+    """
+
+    gpu_ids: list[str]
+
+
 TaskMessage = (
     Hello
     | DefineTask
@@ -297,4 +308,5 @@ TaskMessage = (
     | RemoveBorrower
     | CancelObject
     | CopyMade
+    | UseDevices
 )

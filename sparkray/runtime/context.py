@@ -80,11 +80,13 @@ class _Running:
     Calls of concurrent actors each have their own, by thread or coroutine.
     """
 
-    __slots__ = ("actor", "main")
+    __slots__ = ("actor", "gpu_ids", "main")
 
     def __init__(self) -> None:
         self.main: RunningTask | None = None
         self.actor: ActorIdentity | None = None
+        #: The devices of the lease of this worker; None where the node has none.
+        self.gpu_ids: list[str] | None = None
 
     @property
     def task(self) -> RunningTask | None:

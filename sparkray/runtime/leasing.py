@@ -29,6 +29,7 @@ from sparkray.protocol.messages import (
     Retiring,
     ReturnLease,
     TasksReclaimed,
+    UseDevices,
     WithdrawRequest,
     YieldLease,
 )
@@ -111,6 +112,8 @@ class Leasing:
             return
         worker = LeasedWorker(lease, key, channel, time.monotonic())
         channel.peer.leased = worker
+        if lease.gpu_ids is not None:
+            channel.send(frame(encode(UseDevices(lease.gpu_ids))))
         key.workers.append(worker)
         key.saturated = False
 

@@ -38,6 +38,7 @@ class Peer:
     __slots__ = (
         "address",
         "functions",
+        "gpu_ids",
         "known_templates",
         "leased",
         "running",
@@ -51,6 +52,7 @@ class Peer:
         self.leased: Any = None  #: the `LeasedWorker` that the peer is to us
         self.templates: dict[int, Any] = {}  #: received from the peer
         self.running: Any = None  #: for the executor
+        self.gpu_ids: list[str] | None = None  #: for it, of the peer's lease of us
 
 
 class Peers:

@@ -118,6 +118,7 @@ class Cluster:
         self,
         *,
         num_cpus: float = 1,
+        num_gpus: float | None = None,
         resources: Mapping[str, float] | None = None,
         object_store_memory: int = 100 << 20,
         labels: Mapping[str, str] | None = None,
@@ -126,6 +127,8 @@ class Cluster:
         """Start one more node; the first is the head.  Returns when it has joined.
 
         Args:
+            num_gpus: None: those of this host.
+            labels: for `label_selector`.
             environment: variables for its processes, such as settings.
 
         Raises:
@@ -140,6 +143,7 @@ class Cluster:
             address=None if head is None else head.node.head,
             host="127.0.0.1",
             num_cpus=num_cpus,
+            num_gpus=num_gpus,
             resources=resources,
             object_store_memory=object_store_memory,
             labels=labels,

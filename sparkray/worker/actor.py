@@ -41,6 +41,7 @@ from sparkray.runtime.functions import STREAMING
 from sparkray.transport.channel import Channel
 from sparkray.transport.errors import to_wire
 from sparkray.worker.calls import Calls, Template
+from sparkray.worker.devices import show_devices
 from sparkray.worker.errors import task_error
 from sparkray.worker.results import Answers, reply, task_id_of
 
@@ -80,6 +81,7 @@ class ActorHost:
         self._calls, self._answers, self._main = calls, answers, main
         self._creation = decode_as(p.ActorCreation, message.creation)
         self._incarnation = message.incarnation
+        self._gpu_ids = message.gpu_ids
         self._pools: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots: dict[str, asyncio.Semaphore] = {}
@@ -112,6 +114,7 @@ class ActorHost:
             captures(creation.strategy),
         )
         self._main.mark_output(creation.class_name)
+        show_devices(self._gpu_ids)
         if self._main.broken is not None:
             error = encode(to_wire(self._main.broken))
             started = ActorStarted(error, str(self._main.broken))

@@ -36,6 +36,7 @@ from sparkray.protocol.messages import (
     TaskReplied,
     TasksReclaimed,
     Unblocked,
+    UseDevices,
     YieldLease,
 )
 from sparkray.protocol.zygote import OMP_FOLLOWS
@@ -48,6 +49,7 @@ from sparkray.worker import imports
 from sparkray.worker.actor import ActorHost, is_exit
 from sparkray.worker.calls import Calls, Template
 from sparkray.worker.children import end_child
+from sparkray.worker.devices import show_devices
 from sparkray.worker.interrupts import Interrupts
 from sparkray.worker.results import Answers, Results, reply, task_id_of
 from sparkray.worker.setup import run_hook
@@ -107,6 +109,7 @@ class Executor:
                 CancelTask: self._on_cancel,
                 ReclaimTasks: self._on_reclaim,
                 StreamConsumed: self._results.on_consumed,
+                UseDevices: _on_devices,
             }
         )
         self._shared.blocking = self._while_blocked
@@ -257,6 +260,8 @@ class Executor:
             self.mark_output(define.name)
         if define.resources is not self._last_resources:
             self._follow_cpus(define.resources)
+        if channel.peer.gpu_ids is not running.gpu_ids and self._actor is None:
+            show_devices(channel.peer.gpu_ids)
         self._interrupts.ready()
         started = _clock()
         outcome: bytes | TaskReplied
@@ -370,6 +375,11 @@ class Executor:
             if self._blocked and not self._waits:
                 self._blocked = False
                 self._shared.agent.send(Unblocked())
+
+
+def _on_devices(channel: Channel, messages: Sequence[UseDevices]) -> None:
+    """Whoever leases this worker says which GPUs its next tasks have."""
+    channel.peer.gpu_ids = messages[-1].gpu_ids
 
 
 def run_worker(start: WorkerStart) -> None:

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2] / "sparkray"
 PUBLIC = "the names in sparkray/__init__.py"
 VERSION = "sparkray.__version__"
-BASE = {"ids", "exceptions", "resources", "config", VERSION}
+BASE = {"ids", "exceptions", "resources", "labels", "config", VERSION}
 WIRE = BASE | {"protocol", "transport"}
 LIBRARY = {PUBLIC, VERSION, "exceptions", "util"}
 
@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actor": {"api", "runtime"},
     "ids": set(),
     "resources": set(),
+    "labels": set(),
     "exceptions": {"ids"},
     "config": {"resources"},
     "protocol": {"ids", "exceptions", "resources"},
@@ -47,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 #: Parts, folders or modules that hold decisions: no sockets, no clock of their own.
-PURE = {"exceptions", "resources", "protocol", "state", "sizing", "options"}
+PURE = {"exceptions", "resources", "labels", "protocol", "state", "sizing", "options"}
 NOT_PURE_BY_NAME = {"util/state.py"}
 IMPURE = {"asyncio", "grpc", "logging", "multiprocessing", "os", "pathlib", "pyspark"}
 IMPURE |= {"queue", "random", "secrets", "socket", "subprocess", "threading", "time"}

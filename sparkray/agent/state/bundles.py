@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from sparkray.agent.state.devices import Devices, Share
 from sparkray.agent.state.queues import Request
 from sparkray.protocol import placement as p
-from sparkray.resources import Vector, fits, give_back, take, total
+from sparkray.resources import GPU, Vector, fits, give_back, take, total
 
 #: Group id and index in the group.
 BundleKey: TypeAlias = tuple[bytes, int]
@@ -31,6 +32,11 @@ class Bundle:
     attempt: int
     total: Vector
     available: Vector
+    devices: Devices
+
+    def fits(self, needs: Vector) -> bool:
+        """Tell if there is room at this moment."""
+        return fits(needs, self.available) and self.devices.fits(needs.get(GPU, 0))
 
 
 @dataclass(slots=True)
@@ -40,10 +46,12 @@ class Bundles:
     Args:
         node_id: this node.
         room: what is free on this node outside of bundles; changed in place.
+        devices: which GPUs are free there; changed in place.
     """
 
     node_id: bytes
     room: Vector
+    devices: Devices = field(default_factory=lambda: Devices({}))
     here: dict[BundleKey, Bundle] = field(default_factory=dict)
     rows: dict[bytes, p.GroupRow] = field(default_factory=dict)
     _returned: dict[bytes, int] = field(default_factory=dict)
@@ -63,15 +71,30 @@ class Bundles:
             if (group_id, index) not in self.here
         }
         wanted = total(missing.values())
-        if not fits(wanted, self.room):
+        shares = self._shares(missing)
+        if shares is None or not fits(wanted, self.room):
             return False
         take(self.room, wanted)
         for index in bundles.keys() - missing.keys():
             self.here[group_id, index].attempt = attempt
         for index, vector in missing.items():
-            key = group_id, index
-            self.here[key] = Bundle(key, attempt, dict(vector), dict(vector))
+            key, devices = (group_id, index), Devices(shares[index])
+            self.devices.remove(shares[index])
+            self.here[key] = Bundle(key, attempt, dict(vector), dict(vector), devices)
         return True
+
+    def _shares(self, bundles: Mapping[int, Vector]) -> dict[int, Share] | None:
+        """Choose the devices of each bundle; None if there are not enough.
+
+        Whole devices first: a fraction must not break into the last whole one.
+        """
+        devices, shares = self.devices.copy(), dict[int, Share]()
+        for index in sorted(bundles, key=lambda index: -bundles[index].get(GPU, 0)):
+            units = bundles[index].get(GPU, 0)
+            if not devices.fits(units):
+                return None
+            shares[index] = devices.take(units)
+        return shares
 
     def give_up(
         self, group_id: bytes, attempt: int, indexes: Iterable[int]
@@ -90,6 +113,7 @@ class Bundles:
             if bundle is not None and bundle.attempt <= attempt:
                 del self.here[bundle.key]
                 give_back(self.room, bundle.available)
+                self.devices.give_back(bundle.devices.free)
                 gone.append(bundle)
         return gone
 

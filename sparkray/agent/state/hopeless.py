@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparkray import labels
 from sparkray.agent.state.bundles import Bundles
 from sparkray.agent.state.events import Fail
 from sparkray.agent.state.nodes import ClusterMap
@@ -80,8 +81,8 @@ class Judge:
             return fits(needs, self._cluster.own.total)
         if strategy.kind == "NODE" and not strategy.soft:
             node = self._cluster.peers.get(strategy.node_id, self._cluster.own)
-            return fits(needs, node.total)
-        return self._cluster.feasible(needs)
+            return node.could_serve(needs, request.labels)
+        return self._cluster.feasible(needs, request.labels)
 
     def _out_of_processes(
         self, request: Request, now: float, moved: float
@@ -103,6 +104,20 @@ class Judge:
         )
 
     def _unschedulable(self, request: Request, hint: str) -> Fail:
-        needs = request.resources
-        args = (describe(needs), self._cluster.largest(needs), hint)
+        needs, selector = request.resources, request.labels
+        wanted = describe(needs)
+        if selector:
+            wanted += f" where label_selector is {labels.describe(selector)}"
+            hint = hint or self._unmatched(request)
+        args = (wanted, self._cluster.largest(needs, selector), hint)
         return Fail(request.request_id, "UnschedulableError", args)
+
+    def _unmatched(self, request: Request) -> str:
+        """Return what is wrong with the labels, "" if nothing is."""
+        strategy, selector = request.spec.strategy, request.labels
+        node = self._cluster.get(strategy.node_id)
+        if strategy.kind == "NODE" and not strategy.soft and node is not None:
+            own = node.labels
+            bound = [(f"node {strategy.node_id.hex()}, the one it is bound to,", own)]
+            return "" if labels.matches(selector, own) else labels.hint(selector, bound)
+        return self._cluster.unmatched(selector)

@@ -13,11 +13,11 @@ in this and every later walk, so nobody overtakes it meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from sparkray.agent.state.bundles import Bundle, BundleKey, Bundles
 from sparkray.agent.state.claims import Claims, lent
+from sparkray.agent.state.devices import Devices, Share
 from sparkray.agent.state.events import (
     AskBack,
     BundlesReturned,
@@ -48,8 +48,10 @@ from sparkray.agent.state.hopeless import Judge
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.queues import Request, ShapeQueue, WaitingRoom
 from sparkray.agent.state.rotation import ACTOR, Held, Rotation
+from sparkray.agent.state.walk import Walk
 from sparkray.agent.state.workers import PoolKey, WorkerTable
-from sparkray.resources import CPU, Vector, fits, give_back, take
+from sparkray.labels import matches
+from sparkray.resources import CPU, GPU, Vector, fits, give_back, take
 
 #: A request that never fits beside smaller ones has the node kept free for it then.
 STARVING_AFTER_S: Final = 1.0
@@ -57,25 +59,6 @@ STARVING_AFTER_S: Final = 1.0
 LEAVE_WITHIN_S: Final = 0.5
 #: A request that another node refused goes to none for this time.
 SPILL_AGAIN_AFTER_S: Final = 0.25
-
-
-@dataclass(slots=True)
-class _Walk:
-    """What one walk through the waiting requests has found so far."""
-
-    room: Vector
-    #: What is left of the bundles that were looked at.
-    bundles: dict[BundleKey, Vector] = field(default_factory=dict)
-    grants: dict[int, list[tuple[bytes, bytes]]] = field(default_factory=dict)
-    placed: dict[int, int] = field(default_factory=dict)  #: request -> places taken
-    starts: dict[PoolKey, int] = field(default_factory=dict)
-    new_processes: int = 0
-    effects: list[Effect] = field(default_factory=list)
-
-    def room_of(self, bundle: Bundle | None) -> Vector:
-        if bundle is None:
-            return self.room
-        return self.bundles.setdefault(bundle.key, dict(bundle.available))
 
 
 class LeaseTable:
@@ -91,6 +74,7 @@ class LeaseTable:
         on_return: called with worker id, "reusable" and time when its lease ends.
         on_make_room: called with an idle worker that is to end: the cap on processes
             leaves no room for another pool.
+        devices: the GPUs of this node; without, they are counted from 0.
     """
 
     def __init__(
@@ -104,10 +88,14 @@ class LeaseTable:
         on_grant: Callable[[bytes, float], None],
         on_return: Callable[[bytes, bool, float], None],
         on_make_room: Callable[[bytes], None],
+        devices: Devices | None = None,
     ) -> None:
         self.cluster, self.workers = cluster, workers
         self.available = cluster.own.available
-        self.bundles = Bundles(cluster.own.node_id, self.available)
+        if devices is None:
+            devices = Devices.of_node(cluster.own.total.get(GPU, 0))
+        self.devices = devices
+        self.bundles = Bundles(cluster.own.node_id, self.available, devices)
         self.claims = Claims(self.bundles)
         self.waiting = WaitingRoom()
         self.held: dict[bytes, Held] = {}
@@ -257,11 +245,16 @@ class LeaseTable:
         if held.blocked:
             back = {name: units for name, units in back.items() if name != CPU}
         give_back(self._room_of(held), back)
+        if held.gpus:
+            self._devices_of(held).give_back(held.gpus)
         self._on_return(held.worker_id, reusable, now)
         self._moved = now
 
     def _room_of(self, held: Held) -> Vector:
         return self.available if held.bundle is None else held.bundle.available
+
+    def _devices_of(self, held: Held) -> Devices:
+        return self.devices if held.bundle is None else held.bundle.devices
 
     # --- serving ----------------------------------------------------------------------
 
@@ -269,7 +262,7 @@ class LeaseTable:
         reserved = self.claims.serve()
         if not self.waiting:
             return [*reserved]
-        walk = _Walk(dict(self.available), effects=[*reserved])
+        walk = Walk(dict(self.available), self.devices, effects=[*reserved])
         self.claims.hold_back(walk.room)
         starving = self._starving(now)
         if starving is not None:  # first in line, and its place is kept
@@ -287,13 +280,13 @@ class LeaseTable:
                 walk.effects.append(StartWorkers(key, missing))
         return walk.effects
 
-    def _walk(self, walk: _Walk, now: float) -> None:
+    def _walk(self, walk: Walk, now: float) -> None:
         """Give one place at a time: a turn for each job, until nothing more fits."""
         lines = self.waiting.jobs()
         while lines:
             lines = [line for line in lines if self._turn(line, walk, now)]
 
-    def _turn(self, line: list[ShapeQueue], walk: _Walk, now: float) -> bool:
+    def _turn(self, line: list[ShapeQueue], walk: Walk, now: float) -> bool:
         """Give one place to a job; False if there is none for any of its queues."""
         while line:
             queue = line.pop(0)
@@ -304,7 +297,7 @@ class LeaseTable:
                 return True
         return False
 
-    def _serve_queue(self, queue: ShapeQueue, walk: _Walk, now: float) -> bool:
+    def _serve_queue(self, queue: ShapeQueue, walk: Walk, now: float) -> bool:
         """Give a place to the request whose turn it is; False if none can be given."""
         for line in list(queue.holders.values()):
             for request in line:
@@ -318,10 +311,10 @@ class LeaseTable:
         """Return how many places a request may get at a time on one node."""
         if request.spec.strategy.kind != "SPREAD" or request.foreign:
             return request.count
-        nodes = self.cluster.feasible_count(request.resources)
+        nodes = self.cluster.feasible_count(request.resources, request.labels)
         return -(-request.count // max(1, nodes))
 
-    def _place(self, request: Request, walk: _Walk, now: float) -> bool:
+    def _place(self, request: Request, walk: Walk, now: float) -> bool:
         if request.group:
             return self._place_in_group(request, walk, now)
         where = self._where(request, walk)
@@ -332,14 +325,14 @@ class LeaseTable:
                 return False
             self._spill(request, where, walk)
             return True
-        if where is None or not fits(request.resources, walk.room):
+        if where is None or not walk.fits(request.resources):
             return False
         return self._place_here(request, walk, now)
 
-    def _place_in_group(self, request: Request, walk: _Walk, now: float) -> bool:
+    def _place_in_group(self, request: Request, walk: Walk, now: float) -> bool:
         """Give a place in a bundle of this node, or ask a node with another one."""
         for bundle in self.bundles.of(request):
-            if fits(request.resources, walk.room_of(bundle)):
+            if walk.fits(request.resources, bundle):
                 return self._place_here(request, walk, now, bundle)
         if request.foreign or walk.placed.get(request.request_id):
             return False
@@ -355,25 +348,25 @@ class LeaseTable:
         return True
 
     def _place_here(
-        self, request: Request, walk: _Walk, now: float, bundle: Bundle | None = None
+        self, request: Request, walk: Walk, now: float, bundle: Bundle | None = None
     ) -> bool:
         key = _pool(request)
         worker_id = self.workers.next_idle(key)
-        if worker_id is not None:
-            self._grant(request, worker_id, walk, now, bundle)
-        else:
+        if worker_id is None:
             wanted = walk.starts.get(key, 0) + 1
             if wanted > self.workers.starting(key):
                 if walk.new_processes >= self.workers.room:
                     return self._capped(request, walk, now)
                 walk.new_processes += 1
             walk.starts[key] = wanted
-        take(walk.room_of(bundle), request.resources)
+        gpus = walk.take(request.resources, bundle)
+        if worker_id is not None:
+            self._grant(request, worker_id, walk, now, bundle, gpus)
         request.capped_since = None
         walk.placed[request.request_id] = walk.placed.get(request.request_id, 0) + 1
         return True
 
-    def _capped(self, request: Request, walk: _Walk, now: float) -> bool:
+    def _capped(self, request: Request, walk: Walk, now: float) -> bool:
         """No process may be started: make room if another pool has an idle one."""
         if not self.workers.just_leaving(now, LEAVE_WITHIN_S):
             idle = self.workers.longest_idle(but=_pool(request))
@@ -387,9 +380,10 @@ class LeaseTable:
         self,
         request: Request,
         worker_id: bytes,
-        walk: _Walk,
+        walk: Walk,
         now: float,
         bundle: Bundle | None,
+        gpus: Share,
     ) -> None:
         lease_id = self._new_id()
         self._on_grant(worker_id, now)
@@ -401,45 +395,48 @@ class LeaseTable:
             request.resources,
             now,
             bundle,
+            gpus,
         )
         self.held[lease_id] = self._by_worker[worker_id] = held
         take(self._room_of(held), request.resources)
+        if gpus:
+            self._devices_of(held).remove(gpus)
         walk.grants.setdefault(request.request_id, []).append((lease_id, worker_id))
         self.waiting.took_turn(request.shape, request.holder)
         self._moved = now
 
     # --- where ------------------------------------------------------------------------
 
-    def _where(self, request: Request, walk: _Walk) -> Node | None:
+    def _where(self, request: Request, walk: Walk) -> Node | None:
         """Return the node that shall serve a request now; None to keep it waiting."""
-        own, needs = self.cluster.own, request.resources
+        own, needs, labels = self.cluster.own, request.resources, request.labels
         strategy = request.spec.strategy
         if request.foreign:
             return own
         if strategy.kind == "NODE":
-            if strategy.node_id == own.node_id:
-                return own
-            if strategy.node_id in self.cluster.peers:
-                return self.cluster.peers[strategy.node_id]
+            named = self.cluster.get(strategy.node_id)
+            if named is not None and matches(labels, named.labels):
+                return named
             if not strategy.soft:
                 return None
-        if not self.cluster.peers:
+        first = self.cluster.peers and not walk.placed.get(request.request_id)
+        if strategy.kind == "SPREAD" and first:
+            return self.cluster.spread(needs, labels)
+        here = self._could_be_here(request)
+        if here and (walk.fits(needs) or not self.cluster.peers):
             return own
-        if strategy.kind == "SPREAD" and not walk.placed.get(request.request_id):
-            return self.cluster.spread(needs)
-        if fits(needs, walk.room):
-            return own
-        if not fits(needs, own.total):
-            return self.cluster.free_peer(needs) or self.cluster.possible_peer(needs)
-        return self.cluster.free_peer(needs) or own
+        free = self.cluster.free_peer(needs, labels)
+        if free is not None or here:
+            return free or own
+        return self.cluster.possible_peer(needs, labels)
 
-    def _spill(self, request: Request, node: Node, walk: _Walk) -> None:
+    def _spill(self, request: Request, node: Node, walk: Walk) -> None:
         needs = request.resources
         count = self.cluster.how_many(node, needs, self._most_here(request))
         self.cluster.sent(node, needs, count)
         request.spilled = True
         self.waiting.took_turn(request.shape, request.holder)
-        patient = not fits(needs, self.cluster.own.total)
+        patient = not self._could_be_here(request)
         patient = patient or request.spec.strategy.kind == "NODE"
         walk.effects.append(Spill(request.request_id, node.node_id, count, patient))
 
@@ -459,9 +456,7 @@ class LeaseTable:
                 continue
             if waited < STARVING_AFTER_S or request.spilled or request.capped_since:
                 continue
-            if fits(request.resources, self.available) or not fits(
-                request.resources, self.cluster.own.total
-            ):
+            if self._fits_now(request) or not self._could_be_here(request):
                 continue
             if oldest is None or request.arrived < oldest.arrived:
                 oldest = request
@@ -497,7 +492,10 @@ class LeaseTable:
     def _rotation(self, key: BundleKey | None, now: float) -> Rotation:
         bundle = None if key is None else self.bundles.here[key]
         held = [lease for lease in self.held.values() if lease.bundle is bundle]
-        room = self.available if bundle is None else bundle.available
+        room = dict(self.available if bundle is None else bundle.available)
+        if GPU in room:  # what is free may be in parts
+            devices = self.devices if bundle is None else bundle.devices
+            room[GPU] = devices.largest()
         return Rotation(held, room, self._min_hold_s, now)
 
     def _waits_for_room(self, request: Request) -> bool:
@@ -506,11 +504,16 @@ class LeaseTable:
         if request.group:
             bundles = self.bundles.of(request)
             return any(fits(request.resources, b.total) for b in bundles) and not any(
-                fits(request.resources, b.available) for b in bundles
+                b.fits(request.resources) for b in bundles
             )
-        return fits(request.resources, self.cluster.own.total) and not fits(
-            request.resources, self.available
-        )
+        return self._could_be_here(request) and not self._fits_now(request)
+
+    def _could_be_here(self, request: Request) -> bool:
+        return self.cluster.own.could_serve(request.resources, request.labels)
+
+    def _fits_now(self, request: Request) -> bool:
+        needs = request.resources
+        return fits(needs, self.available) and self.devices.fits(needs.get(GPU, 0))
 
     # --- what others ask --------------------------------------------------------------
 

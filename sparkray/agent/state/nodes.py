@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from sparkray.labels import Selector, hint, matches
 from sparkray.resources import UNIT, Vector, describe, fits, take
 
 
@@ -14,6 +15,11 @@ class Node:
     name: str  #: for messages
     total: Vector
     available: Vector  #: what is left of it after what this node sent there since
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def could_serve(self, request: Mapping[str, int], selector: Selector) -> bool:
+        """Tell if it will do once it is free."""
+        return fits(request, self.total) and matches(selector, self.labels)
 
 
 class ClusterMap:
@@ -30,29 +36,36 @@ class ClusterMap:
     def forget(self, node_id: bytes) -> None:
         self.peers.pop(node_id, None)
 
-    def feasible(self, request: Mapping[str, int]) -> bool:
+    def get(self, node_id: bytes) -> Node | None:
+        return self.own if node_id == self.own.node_id else self.peers.get(node_id)
+
+    def feasible(self, request: Mapping[str, int], selector: Selector = ()) -> bool:
         """Tell if any living node could ever serve this."""
-        nodes = (self.own, *self.peers.values())
-        return any(fits(request, node.total) for node in nodes)
+        return any(node.could_serve(request, selector) for node in self._all())
 
-    def free_peer(self, request: Mapping[str, int]) -> Node | None:
+    def free_peer(
+        self, request: Mapping[str, int], selector: Selector = ()
+    ) -> Node | None:
         """Return the least loaded peer with room at this moment."""
-        return self._least(
-            [n for n in self.peers.values() if fits(request, n.available)]
-        )
+        return self._least(_free(self.peers.values(), request, selector))
 
-    def possible_peer(self, request: Mapping[str, int]) -> Node | None:
+    def possible_peer(
+        self, request: Mapping[str, int], selector: Selector = ()
+    ) -> Node | None:
         """Return the least loaded peer that could serve this at some time."""
-        return self._least([n for n in self.peers.values() if fits(request, n.total)])
+        peers = self.peers.values()
+        return self._least([n for n in peers if n.could_serve(request, selector)])
 
-    def spread(self, request: Mapping[str, int]) -> Node | None:
+    def spread(
+        self, request: Mapping[str, int], selector: Selector = ()
+    ) -> Node | None:
         """Return the least loaded node with room at this moment, perhaps this one."""
-        nodes = [self.own, *self.peers.values()]
-        return self._least([n for n in nodes if fits(request, n.available)])
+        return self._least(_free(self._all(), request, selector))
 
-    def feasible_count(self, request: Mapping[str, int]) -> int:
-        nodes = (self.own, *self.peers.values())
-        return sum(fits(request, node.total) for node in nodes)
+    def feasible_count(
+        self, request: Mapping[str, int], selector: Selector = ()
+    ) -> int:
+        return sum(node.could_serve(request, selector) for node in self._all())
 
     def sent(self, node: Node, request: Mapping[str, int], count: int) -> None:
         """Note that ``count`` requests go there, before the head tells of it."""
@@ -69,7 +82,14 @@ class ClusterMap:
         per_name = [node.available.get(n, 0) // units for n, units in request.items()]
         return max(1, min([most, *per_name]))
 
-    def largest(self, request: Mapping[str, int]) -> str:
+    def unmatched(self, selector: Selector) -> str:
+        """Return why a selector holds a request up, "" if it does not."""
+        nodes = list(self._all())
+        if any(matches(selector, node.labels) for node in nodes):
+            return ""
+        return hint(selector, [(node.name, node.labels) for node in nodes])
+
+    def largest(self, request: Mapping[str, int], selector: Selector = ()) -> str:
         """Describe the node that comes nearest to a request."""
 
         def score(node: Node) -> tuple[int, int]:
@@ -79,9 +99,15 @@ class ClusterMap:
             )
             return -missing, node.total.get("CPU", 0)
 
-        node = max((self.own, *self.peers.values()), key=score)
+        nodes = list(self._all())
+        labelled = [node for node in nodes if matches(selector, node.labels)]
+        node = max(labelled or nodes, key=score)
         shown = {n: u for n, u in node.total.items() if not n.startswith("node:")}
         return f"{describe(shown)} ({node.name})"
+
+    def _all(self) -> Iterator[Node]:
+        yield self.own
+        yield from self.peers.values()
 
     def _least(self, nodes: list[Node]) -> Node | None:
         if not nodes:
@@ -89,6 +115,16 @@ class ClusterMap:
         self._turn += 1  # equal loads take turns
         turned = nodes[self._turn % len(nodes) :] + nodes[: self._turn % len(nodes)]
         return min(turned, key=_load)
+
+
+def _free(
+    nodes: Iterable[Node], request: Mapping[str, int], selector: Selector
+) -> list[Node]:
+    return [
+        node
+        for node in nodes
+        if fits(request, node.available) and matches(selector, node.labels)
+    ]
 
 
 def _load(node: Node) -> float:

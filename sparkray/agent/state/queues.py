@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sparkray.labels import Selector
 from sparkray.protocol.messages import LeaseSpec
 from sparkray.resources import Vector
 
@@ -26,6 +27,7 @@ class Shape(NamedTuple):
     resources: tuple[tuple[str, int], ...]
     strategy: tuple[str, bytes, bool]
     bundle: tuple[bytes, int] = (b"", -1)  #: placement group and index
+    labels: Selector = ()
 
 
 def shape_of(spec: LeaseSpec) -> Shape:
@@ -37,6 +39,7 @@ def shape_of(spec: LeaseSpec) -> Shape:
         tuple(sorted(spec.resources.items())),
         (strategy.kind, strategy.node_id, strategy.soft),
         (strategy.group_id, strategy.bundle),
+        strategy.labels,
     )
 
 
@@ -62,6 +65,11 @@ class Request:
     def __post_init__(self) -> None:
         self.shape = shape_of(self.spec)
         self.resources = {n: u for n, u in self.spec.resources.items() if u}
+
+    @property
+    def labels(self) -> Selector:
+        """What nodes must match, unless another agent has seen to that."""
+        return () if self.foreign else self.spec.strategy.labels
 
     @property
     def group(self) -> bytes:

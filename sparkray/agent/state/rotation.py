@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sparkray.agent.state.bundles import Bundle
+from sparkray.agent.state.devices import Share
 from sparkray.agent.state.queues import Request, Shape
 from sparkray.resources import Vector, fits, give_back, take
 
@@ -28,6 +29,7 @@ class Held:
     resources: Vector
     since: float
     bundle: Bundle | None = None  #: whose resources it has, not the node's own
+    gpus: Share = field(default_factory=dict)
     blocked: bool = False
     asked_at: float | None = None
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from sparkray.labels import Selector, matches
 from sparkray.protocol import placement as p
 from sparkray.resources import UNIT, Vector, fits, take
 
@@ -58,6 +59,11 @@ class Group:
             detached=request.detached,
             job_id=request.job_id,
         )
+
+    def selector(self, index: int) -> Selector:
+        """Return which nodes will do for a bundle."""
+        selectors = self.request.selectors
+        return selectors[index] if selectors else ()
 
     @property
     def is_waiting(self) -> bool:
@@ -257,6 +263,7 @@ class Room(NamedTuple):
 
     node_id: bytes
     available: Vector
+    labels: Mapping[str, str]
 
 
 def plan(group: Group, rooms: Sequence[Room]) -> dict[int, bytes] | None:
@@ -292,7 +299,12 @@ def _on_one(
     for index in missing:
         for name, units in group.request.bundles[index].items():
             wanted[name] = wanted.get(name, 0) + units
-    fitting = [room for room in rooms if fits(wanted, room.available)]
+    fitting = [
+        room
+        for room in rooms
+        if fits(wanted, room.available)
+        and all(matches(group.selector(index), room.labels) for index in missing)
+    ]
     if not fitting:
         return None
     node = min(fitting, key=lambda room: _left(room.available, wanted))
@@ -309,6 +321,8 @@ def _each_its_own(
     def place(index: int, seen: set[bytes]) -> bool:
         for room in sorted(rooms, key=lambda room: -room.available.get("CPU", 0)):
             if room.node_id in seen or not fits(bundles[index], room.available):
+                continue
+            if not matches(group.selector(index), room.labels):
                 continue
             seen.add(room.node_id)
             other = holder.get(room.node_id)
@@ -333,11 +347,16 @@ def _one_by_one(
     """The largest bundles first, each where the strategy likes it best."""
     bundles = group.request.bundles
     left = {room.node_id: dict(room.available) for room in rooms}
+    labels = {room.node_id: room.labels for room in rooms}
     used = Counter(used)
     places: dict[int, bytes] = {}
     for index in sorted(missing, key=lambda i: (-_size(bundles[i]), i)):
         wanted = bundles[index]
-        fitting = [node_id for node_id, room in left.items() if fits(wanted, room)]
+        fitting = [
+            node_id
+            for node_id, room in left.items()
+            if fits(wanted, room) and matches(group.selector(index), labels[node_id])
+        ]
         if not fitting:
             return None
 

@@ -228,3 +228,36 @@ def test_old_rows_change_nothing() -> None:
     bundles.learn([new])
     bundles.learn([old])
     assert bundles.rows[GROUP] is new
+
+
+def test_bundles_have_devices_of_their_own_until_they_are_returned() -> None:
+    desk = GroupDesk(cpus=8, GPU=2)
+    bundles = desk.table.bundles
+    asked = {0: from_user({"GPU": 0.5}), 1: from_user({"GPU": 1})}
+    assert bundles.reserve(GROUP, 1, asked)
+    assert bundles.reserve(GROUP, 1, asked)  # said again
+    assert {key[1]: list(b.devices.free) for key, b in bundles.here.items()} == {
+        0: ["1"],
+        1: ["0"],
+    }
+    assert not bundles.reserve(b"other", 2, {0: from_user({"GPU": 1})})
+    desk.tell([HERE, HERE], [0, 0])
+    desk.request(1, CPU=0, GPU=0.5)
+    held = desk.table.lease_of(desk.worker(1))
+    assert held is not None and list(held.gpus) == ["1"]
+    desk.feed(e.BundlesReturned(GROUP, 1, [0, 1], "removed"))
+    assert desk.table.devices.free == {"0": 10_000, "1": 5_000}
+    desk.give_back(1)
+    assert desk.table.devices.free == {"0": 10_000, "1": 10_000}
+
+
+def test_a_reservation_that_only_fits_in_parts_of_devices_is_refused() -> None:
+    desk = GroupDesk(cpus=8, GPU=2)
+    for number in range(1, 5):
+        desk.request(number, CPU=1, GPU=0.5)
+    desk.give_back(1)
+    desk.give_back(3)
+    bundles = desk.table.bundles
+    assert not bundles.reserve(GROUP, 1, {0: from_user({"GPU": 1})})
+    halves = {0: from_user({"GPU": 0.5}), 1: from_user({"GPU": 0.5})}
+    assert bundles.reserve(GROUP, 1, halves) and not desk.table.devices.fits(1)

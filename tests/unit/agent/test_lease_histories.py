@@ -16,17 +16,29 @@ from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.workers import WorkerState, WorkerTable
 from sparkray.protocol.messages import LeaseSpec, Strategy
 from sparkray.protocol.placement import GroupRow
-from sparkray.resources import Vector, fits, from_user, give_back
+from sparkray.resources import UNIT, Vector, from_user, give_back
 
-TOTAL = from_user({"CPU": 3, "tok": 1})
+TOTAL = from_user({"CPU": 3, "tok": 1, "GPU": 2})
 SHAPES: list[Vector] = [
     from_user(shape)
-    for shape in ({"CPU": 1}, {"CPU": 0.5}, {"CPU": 3}, {}, {"CPU": 1, "tok": 1})
+    for shape in (
+        {"CPU": 1},
+        {"CPU": 0.5},
+        {"CPU": 3},
+        {},
+        {"CPU": 1, "tok": 1},
+        {"GPU": 1},
+        {"CPU": 0.5, "GPU": 0.5},
+        {"CPU": 0.5, "GPU": 0.3},
+    )
 ]
 HOLDERS = [b"a", b"b", b"c"]
 JOBS = [b"job1", b"job2"]
 GROUP = b"group"
-BUNDLES = [from_user({"CPU": 1}), from_user({"CPU": 1, "tok": 1})]
+BUNDLES = [
+    from_user({"CPU": 1, "GPU": 0.5}),
+    from_user({"CPU": 1, "tok": 1, "GPU": 1}),
+]
 STRATEGIES = [
     Strategy(),
     Strategy("GROUP", group_id=GROUP, bundle=0),
@@ -221,6 +233,23 @@ class Histories(RuleBasedStateMachine):
         assert room == TOTAL
 
     @invariant()
+    def no_device_is_lent_twice_and_none_is_lost(self) -> None:
+        room = self.table.devices.copy()
+        bundles = self.table.bundles.here
+        rooms = {key: bundle.devices.copy() for key, bundle in bundles.items()}
+        for held in self.table.held.values():
+            assert sum(held.gpus.values()) == held.resources.get("GPU", 0)
+            assert sum(units < UNIT for units in held.gpus.values()) <= 1
+            where = room if held.bundle is None else rooms[held.bundle.key]
+            where.give_back(held.gpus)
+        for key, bundle in bundles.items():
+            assert sum(rooms[key].free.values()) == bundle.total.get("GPU", 0)
+            assert sum(bundle.devices.free.values()) == bundle.available.get("GPU", 0)
+            room.give_back(rooms[key].free)
+        assert room.free == {"0": UNIT, "1": UNIT}
+        assert sum(self.table.devices.free.values()) == self.available["GPU"]
+
+    @invariant()
     def both_tables_agree_on_who_is_lent(self) -> None:
         leased = {
             worker.worker_id
@@ -243,9 +272,9 @@ class Histories(RuleBasedStateMachine):
             if request.capped_since is not None:
                 continue
             if not request.group:
-                assert not fits(request.resources, self.available)
+                assert not self.table._fits_now(request)
             for bundle in self.table.bundles.of(request):
-                assert not fits(request.resources, bundle.available)
+                assert not bundle.fits(request.resources)
 
     def teardown(self) -> None:
         """Once everything runs and is returned, nobody waits any more."""

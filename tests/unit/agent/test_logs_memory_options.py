@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkray.agent.host import gpu_ids
 from sparkray.agent.logs import (
     MAX_LINE_BYTES,
     LineSplitter,
@@ -19,7 +21,7 @@ from sparkray.agent.logs import (
     read_tail,
 )
 from sparkray.agent.memory import Candidate, MemoryMonitor, choose
-from sparkray.agent.options import AgentOptions, total_resources
+from sparkray.agent.options import AgentOptions, labels_of, total_resources
 from sparkray.agent.processes import describe_exit, environment_of
 from sparkray.exceptions import RuntimeEnvSetupError
 from sparkray.resources import UNIT
@@ -175,6 +177,52 @@ def test_a_node_has_cpus_memory_store_itself_and_what_it_was_given() -> None:
         "node:h": UNIT,
         "tok": 25_000,
     }
+
+
+def test_gpus_are_those_of_the_host_unless_their_number_is_given() -> None:
+    def gpus(**given: Any) -> int:
+        chosen = options(gpu_ids=["2", "3"], **given)
+        total = total_resources(chosen, cpus=1, memory_bytes=10, store_bytes=10)
+        return total.get("GPU", 0)
+
+    assert gpus() == 2 * UNIT
+    assert gpus(resources={"GPU": 1}) == UNIT
+    assert gpus(resources={"GPU": 0}) == 0
+    assert gpus(resources={"GPU": 8}) == 8 * UNIT
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("0,1", ["0", "1"]),
+        (" 3 , 1 ", ["3", "1"]),
+        ("GPU-8932f937,MIG-42", ["GPU-8932f937", "MIG-42"]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("1,-1,2", ["1"]),
+    ],
+)
+def test_the_environment_says_which_gpus_there_are(
+    visible: str, expected: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "nvidia0").touch()
+    assert gpu_ids({"CUDA_VISIBLE_DEVICES": visible}, tmp_path) == expected
+
+
+def test_without_a_word_of_the_environment_device_files_are_counted(
+    tmp_path: Path,
+) -> None:
+    assert gpu_ids({}, tmp_path) == []
+    for name in ("nvidia10", "nvidia2", "nvidia0", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert gpu_ids({}, tmp_path) == ["0", "2", "10"]
+
+
+def test_every_node_is_labelled_with_its_id() -> None:
+    given = options(labels={"zone": "a"})
+    node_id = given.node_id.hex()
+    assert labels_of(given) == {"zone": "a", "sparkray.io/node-id": node_id}
 
 
 def test_the_number_of_cpus_can_be_given_even_as_zero() -> None:

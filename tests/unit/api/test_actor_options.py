@@ -26,6 +26,7 @@ GOOD: dict[str, list[Any]] = {
     "allow_out_of_order_execution": [True, False],
     "runtime_env": [{"env_vars": {"A": "b"}}],
     "scheduling_strategy": ["DEFAULT", "SPREAD"],
+    "label_selector": [{}, {"zone": "!in(a, b)"}],
 }
 BAD: list[tuple[str, Any]] = [
     ("num_cpus", -1),
@@ -54,6 +55,9 @@ BAD: list[tuple[str, Any]] = [
     ("concurrency_groups", ["io"]),
     ("allow_out_of_order_execution", "yes"),
     ("scheduling_strategy", "NEAR"),
+    ("num_gpus", 2.5),
+    ("label_selector", {"zone": "!"}),
+    ("label_selector", ["zone"]),
 ]
 
 

@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkray.api import options
-from sparkray.api.strategies import NodeAffinitySchedulingStrategy
+from sparkray.api.placement_handle import PlacementGroup
+from sparkray.api.strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from sparkray.ids import NODE_ID_BYTES
 from sparkray.protocol.messages import Strategy
 from sparkray.resources import UNIT
@@ -33,6 +37,7 @@ GOOD: list[tuple[str, Any]] = [
     ("runtime_env", {"env_vars": {"A": "1"}}),
     ("scheduling_strategy", "SPREAD"),
     ("scheduling_strategy", NodeAffinitySchedulingStrategy(NODE)),
+    ("label_selector", {"zone": "a", "tier": "!spot", "disk": "in(ssd, nvme)"}),
     ("generator_backpressure_num_objects", 1),
 ]
 WRONG_TYPE: list[tuple[str, Any]] = [
@@ -56,6 +61,9 @@ WRONG_TYPE: list[tuple[str, Any]] = [
     ("runtime_env", {"env_vars": ["A"]}),
     ("runtime_env", {"env_vars": {"A": 1}}),
     ("scheduling_strategy", 3),
+    ("label_selector", "zone=a"),
+    ("label_selector", {"zone": 1}),
+    ("label_selector", {"zone": ["a", "b"]}),
     ("generator_backpressure_num_objects", "2"),
 ]
 WRONG_VALUE: list[tuple[str, Any]] = [
@@ -79,6 +87,9 @@ WRONG_VALUE: list[tuple[str, Any]] = [
     ("runtime_env", {"env_vras": {}}),
     ("runtime_env", {"env_vars": {"A=B": "1"}}),
     ("scheduling_strategy", "SPRAED"),
+    ("num_gpus", 1.5),
+    ("label_selector", {"zone": "in(a"}),
+    ("label_selector", {"": "a"}),
     ("generator_backpressure_num_objects", 0),
 ]
 
@@ -106,7 +117,7 @@ def test_the_samples_cover_every_option_in_each_way_it_can_be_wrong() -> None:
     anything_goes = {"name", "retry_exceptions"}
     assert {option for option, _ in GOOD} == set(options.CHECKS)
     assert {option for option, _ in WRONG_TYPE} == set(options.CHECKS)
-    wrong = {option for option, _ in WRONG_VALUE} | anything_goes | {"num_gpus"}
+    wrong = {option for option, _ in WRONG_VALUE} | anything_goes
     assert wrong == set(options.CHECKS)
 
 
@@ -206,3 +217,33 @@ def test_an_amount_that_passes_is_finite_and_not_negative(amount: float) -> None
     except (TypeError, ValueError):
         return
     assert not isinstance(amount, bool) and 0 <= checked["num_cpus"] < math.inf
+
+
+def test_a_label_selector_is_part_of_the_strategy_and_no_group_captures_it() -> None:
+    asked = {"label_selector": {"zone": "a"}}
+    got = options.resolve(asked, is_generator=False)
+    assert got.strategy == Strategy(labels=(("zone", "a"),)) and not got.inherits
+    got = options.resolve(
+        {**asked, "scheduling_strategy": "SPREAD"}, is_generator=False
+    )
+    assert got.strategy == Strategy("SPREAD", labels=(("zone", "a"),))
+    here = NodeAffinitySchedulingStrategy(NODE, soft=True)
+    got = options.resolve({**asked, "scheduling_strategy": here}, is_generator=False)
+    node = bytes.fromhex(NODE)
+    assert got.strategy == Strategy("NODE", node, True, labels=(("zone", "a"),))
+
+
+def test_a_label_selector_does_not_go_with_a_placement_group() -> None:
+    inside = PlacementGroupSchedulingStrategy(PlacementGroup(b"g" * 16, [{"CPU": 1}]))
+    asked = {"scheduling_strategy": inside, "label_selector": {"zone": "a"}}
+    with pytest.raises(ValueError, match="bundle_label_selector"):
+        options.resolve(asked, is_generator=False)
+
+
+def test_a_worker_runs_one_task_with_gpus_unless_told_otherwise() -> None:
+    def max_calls(**given: Any) -> int:
+        return options.resolve(given, is_generator=False).max_calls
+
+    assert max_calls() == 0 and max_calls(num_gpus=0) == 0
+    assert max_calls(num_gpus=0.5) == 1 and max_calls(num_gpus=2) == 1
+    assert max_calls(num_gpus=1, max_calls=0) == 0

@@ -39,7 +39,7 @@ def cpus(*amounts: float) -> list[Vector]:
 
 def rooms(*amounts: float) -> list[Room]:
     return [
-        Room(b"n%d" % number, from_user({"CPU": amount}))
+        Room(b"n%d" % number, from_user({"CPU": amount}), {})
         for number, amount in enumerate(amounts)
     ]
 
@@ -93,6 +93,40 @@ def test_strict_strategies_find_a_plan_wherever_there_is_one(
     assert (spread is not None) == possible
 
 
+zones = st.sampled_from("abc")
+
+
+@given(
+    bundles=st.lists(st.tuples(st.integers(1, 3), zones), min_size=1, max_size=4),
+    nodes=st.lists(st.tuples(st.integers(0, 6), zones), max_size=4),
+    strategy=st.sampled_from(p.STRATEGIES),
+    negated=st.booleans(),
+)
+def test_bundles_go_where_their_selectors_say_wherever_there_is_room(
+    bundles: list[tuple[int, str]],
+    nodes: list[tuple[int, str]],
+    strategy: str,
+    negated: bool,
+) -> None:
+    """One bundle alone finds a node whenever one of those that match has room."""
+    mark = "!" if negated else ""
+    selectors = [(("zone", mark + zone),) for _, zone in bundles]
+    wanted = cpus(*(amount for amount, _ in bundles))
+    there = [
+        room._replace(labels={"zone": zone})
+        for room, (_, zone) in zip(rooms(*(n for n, _ in nodes)), nodes, strict=True)
+    ]
+    labels = {room.node_id: room.labels["zone"] for room in there}
+    places = plan(group(wanted, strategy, selectors=selectors), there)
+    for index, node_id in (places or {}).items():
+        assert (labels[node_id] == bundles[index][1]) is not negated
+    alone = plan(group(wanted[:1], strategy, selectors=selectors[:1]), there)
+    (amount, zone), *_ = bundles
+    assert (alone is not None) is any(
+        has >= amount and (own == zone) is not negated for has, own in nodes
+    )
+
+
 @given(wanted=amounts, have=st.lists(st.integers(1, 20), min_size=1, max_size=5))
 def test_pack_takes_one_node_where_one_has_room(
     wanted: list[int], have: list[int]
@@ -117,7 +151,10 @@ def test_pack_goes_where_the_rest_of_its_group_is() -> None:
 
 def test_custom_resources_decide_too() -> None:
     made = group([from_user({"tok": 1})], "STRICT_SPREAD")
-    nodes = [Room(b"a", from_user({"CPU": 9})), Room(b"b", from_user({"tok": 1}))]
+    nodes = [
+        Room(b"a", from_user({"CPU": 9}), {}),
+        Room(b"b", from_user({"tok": 1}), {}),
+    ]
     assert plan(made, nodes) == {0: b"b"}
     assert not fits(made.request.bundles[0], nodes[0].available)
 

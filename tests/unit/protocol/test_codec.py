@@ -46,6 +46,8 @@ def _values(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(_values, inner))
     if origin is list:
         return st.lists(_values(inner[0]), max_size=2)
+    if origin is tuple and inner[1:] == (...,):
+        return st.lists(_values(inner[0]), max_size=2).map(tuple)
     if origin is tuple:
         return st.tuples(*map(_values, inner))
     assert origin is dict, f"no strategy for {kind}"
