@@ -37,7 +37,7 @@ class Settings:
         100 * 1024, "values up to this size travel in messages", shared=True
     )
     work_ahead_s: float = _setting(
-        0.002, "how much work is pushed ahead to one worker", shared=True
+        0.008, "how much work is pushed ahead to one worker", shared=True
     )
     pipeline_max_tasks: int = _setting(
         100, "at most so many tasks are pushed ahead to one worker", shared=True
