@@ -111,8 +111,14 @@ class ActorDesk:
         member = self._members.get(request.worker_id)
         if member is None:
             raise ClusterError(f"worker {request.worker_id.hex()} has ended")
-        if request.worker_id in self._hosted:
-            return
+        hosted = self._hosted.get(request.worker_id)
+        if hosted is not None:
+            if (hosted.actor_id, hosted.incarnation) == (
+                request.actor_id,
+                request.incarnation,
+            ):
+                return  # asked again
+            raise ClusterError(f"worker {request.worker_id.hex()} is another actor")
         self._hosted[request.worker_id] = _Hosted(
             request.actor_id, request.incarnation, member
         )

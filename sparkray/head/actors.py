@@ -119,7 +119,7 @@ class ActorDesk:
             request_id=os.urandom(16),
             spec=_lease_spec(actor.request.spec),
             count=1,
-            holder=Address(actor.request.actor_id[:16], b"", "", "", 0),
+            holder=_holder(actor),
             wait_s=GROUP_WAIT_S if strategy.group_id else LEASE_WAIT_S,
         )
         try:
@@ -237,6 +237,12 @@ class ActorDesk:
         self.perform(
             self.table.unplaceable(actor, incarnation, str(error), _wire(error))
         )
+
+
+def _holder(actor: Actor) -> Address:
+    """Whom an agent writes down: the actor, and not its creator, with whose end an
+    agent takes leases back for others."""
+    return Address(actor.request.actor_id, b"", "", "", 0)
 
 
 def _lease_spec(spec: LeaseSpec) -> LeaseSpec:

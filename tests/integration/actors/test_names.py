@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import psutil
 import pytest
 
 import sparkray
 from sparkray.exceptions import ActorDiedError
-from tests.support import until
+from tests.support import quiet, until
 
 
 @sparkray.remote
@@ -23,6 +24,11 @@ class Named:
 
     def pid(self) -> int:
         return os.getpid()
+
+
+@sparkray.remote
+def own_pid() -> int:
+    return os.getpid()
 
 
 @sparkray.remote
@@ -110,6 +116,27 @@ class TestNames:
             return False
 
         until(dead, 10)
+
+    def test_a_creator_that_ends_frees_nothing_of_a_detached_actor(self) -> None:
+        def free() -> float:
+            return sparkray.available_resources().get("CPU", 0.0)
+
+        @sparkray.remote(max_calls=1)
+        def make() -> tuple[int, int]:
+            options = {"name": "holds", "lifetime": "detached", "num_cpus": 1}
+            actor = Named.options(**options).remote()
+            return os.getpid(), int(sparkray.get(actor.pid.remote()))
+
+        total = sparkray.cluster_resources()["CPU"]
+        until(lambda: free() == total)
+        maker, actor_pid = sparkray.get(make.remote(), timeout=20)
+        until(lambda: not psutil.pid_exists(maker))
+        others = sparkray.get([own_pid.remote() for _ in range(20)], timeout=30)
+        assert actor_pid not in others
+        until(lambda: free() != 0.0 and quiet(lambda: free() == total - 1))
+        assert sparkray.get(sparkray.get_actor("holds").pid.remote()) == actor_pid
+        sparkray.kill(sparkray.get_actor("holds"))
+        until(lambda: free() == total)
 
     def test_a_detached_actor_outlives_the_task_that_made_it(self) -> None:
         @sparkray.remote(max_calls=1)
