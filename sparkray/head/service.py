@@ -111,6 +111,8 @@ class HeadService:
         self._address = ""
         self._started_s = time.monotonic()
         self._links: dict[bytes, _Link] = {}
+        #: Asked to end while no stream of theirs was open.
+        self._to_end: dict[bytes, control.Shutdown] = {}
         self._links_changed = asyncio.Event()
         self._ending = False
         self._stream_number = 0
@@ -243,10 +245,13 @@ class HeadService:
             if not self._finished.done():
                 self._finished.set_result("it was asked to end")
             return
+        if self.nodes.state(request.node_id) in (None, NodeState.DEAD):
+            raise KeyError(f"no node {request.node_id.hex()} is alive")
         link = self._links.get(request.node_id)
-        if link is None:
-            raise KeyError(f"no node {request.node_id.hex()} is connected")
-        _send([link.outbox], DownItem(shutdown=request))
+        if link is None:  # it has just joined, or its connection broke
+            self._to_end[request.node_id] = request
+        else:
+            _send([link.outbox], DownItem(shutdown=request))
 
     async def connect(self, items: AsyncIterator[UpItem]) -> AsyncIterator[bytes]:
         """Serve the stream of one agent; its first item says which."""
@@ -286,6 +291,8 @@ class HeadService:
             _send([link.outbox], DownItem(groups=groups))
         if self._ending and not self._is_own(link):
             _send([link.outbox], _END)
+        elif (request := self._to_end.pop(node_id, None)) is not None:
+            _send([link.outbox], DownItem(shutdown=request))
         return link
 
     async def _read(
