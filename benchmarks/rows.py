@@ -83,6 +83,30 @@ def _nested(peer: Peer, workers: int, budget_s: float) -> Value:
     return _bounded(lambda outer: peer.nested(outer, 50), 20, budget_s)
 
 
+def _calls(peer: Peer, workers: int, budget_s: float) -> Value:
+    (actor,) = peer.actors(1)
+    peer.call(actor, 500)
+    return _bounded(lambda count: peer.call(actor, count), 10_000, budget_s)
+
+
+def _call_one_by_one(peer: Peer, workers: int, budget_s: float) -> Value:
+    (actor,) = peer.actors(1)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            peer.call(actor, 1)
+
+    run(20)
+    total = _bounded(run, 1_000, budget_s)
+    return Value(total.value / 1_000, total.scaled)
+
+
+def _creation(peer: Peer, workers: int, budget_s: float) -> Value:
+    """Make all at once; each is a process of its own."""
+    peer.actors(workers)
+    return _bounded(peer.actors, 100, budget_s)
+
+
 def _sleeping(task_s: float) -> Callable[[Peer, int, float], Value]:
     """One second of ideal time, in tasks of this length."""
 
@@ -153,6 +177,9 @@ ROWS: dict[str, Row] = {
         Row("memory", "own memory of an idle worker", "MiB", _worker_memory),
         Row("pipelined", "10,000 empty tasks", "s", _pipelined),
         Row("one-by-one", "empty task, one by one", "s", _one_by_one),
+        Row("calls", "10,000 calls of an actor", "s", _calls),
+        Row("call-one-by-one", "call of an actor, one by one", "s", _call_one_by_one),
+        Row("actors", "100 actors, until each answers", "s", _creation),
         Row("nested", "20 tasks that run 50 each", "s", _nested),
         Row("1s", "5 tasks of 1 s", "s", _sleeping(1.0)),
         Row("100ms", "50 tasks of 100 ms", "s", _sleeping(0.1)),

@@ -26,3 +26,14 @@ def process_id(seconds: float) -> int:
 
 def first_of(array: npt.NDArray[np.float64]) -> float:
     return float(array[0])
+
+
+class Counter:
+    """An actor of the usual kind."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self) -> int:
+        self.value += 1
+        return self.value

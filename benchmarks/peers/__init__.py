@@ -62,11 +62,23 @@ class Peer(Protocol):
 
     def get(self, reference: Any) -> Any: ...
 
+    def actors(self, count: int) -> list[Any]:
+        """Make actors and wait until each has answered a call.
+
+        They take no CPU of the cluster's, and end when the list is dropped.
+
+        Raises:
+            NotOffered: there are none with processes of their own.
+        """
+
+    def call(self, actor: Any, count: int) -> None:
+        """Call a method of an actor so many times, then gather all results."""
+
     def stop(self) -> None: ...
 
 
 class Basic:
-    """The rows that a peer without nesting and without a store does not offer."""
+    """What a peer without nesting, a store and actors does not offer."""
 
     def nested(self, outer: int, inner: int) -> int:
         raise NotOffered
@@ -75,6 +87,12 @@ class Basic:
         raise NotOffered
 
     def get(self, reference: Any) -> Any:
+        raise NotOffered
+
+    def actors(self, count: int) -> list[Any]:
+        raise NotOffered
+
+    def call(self, actor: Any, count: int) -> None:
         raise NotOffered
 
 

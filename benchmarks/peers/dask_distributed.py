@@ -8,10 +8,11 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, worker_client
 
+from peers import Basic
 from tasks import empty
 
 
-class Peer:
+class Peer(Basic):
     def start(self, workers: int) -> None:
         dask.config.set({"distributed.worker.daemon": False})
         self._cluster = LocalCluster(

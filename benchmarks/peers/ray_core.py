@@ -10,7 +10,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import ray
 
-from tasks import empty
+from tasks import Counter, empty
 
 
 class Peer:
@@ -43,6 +43,14 @@ class Peer:
     def get(self, reference: Any) -> Any:
         return ray.get(reference)
 
+    def actors(self, count: int) -> list[Any]:
+        made = [_Counter.remote() for _ in range(count)]
+        ray.get([actor.add.remote() for actor in made])
+        return made
+
+    def call(self, actor: Any, count: int) -> None:
+        ray.get([actor.add.remote() for _ in range(count)])
+
     def stop(self) -> None:
         ray.shutdown()
 
@@ -57,3 +65,4 @@ def _fan_out(inner: int) -> int:
 
 
 _empty: Any = ray.remote(empty)
+_Counter: Any = ray.remote(num_cpus=0)(Counter)

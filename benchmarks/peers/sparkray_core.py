@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import sparkray
-from tasks import empty
+from tasks import Counter, empty
 
 
 class Peer:
@@ -33,6 +33,14 @@ class Peer:
     def get(self, reference: Any) -> Any:
         return sparkray.get(reference)
 
+    def actors(self, count: int) -> list[Any]:
+        made = [_Counter.remote() for _ in range(count)]
+        sparkray.get([actor.add.remote() for actor in made])
+        return made
+
+    def call(self, actor: Any, count: int) -> None:
+        sparkray.get([actor.add.remote() for _ in range(count)])
+
     def stop(self) -> None:
         sparkray.shutdown()
 
@@ -47,3 +55,4 @@ def _fan_out(inner: int) -> int:
 
 
 _empty: Any = sparkray.remote(empty)
+_Counter: Any = sparkray.remote(num_cpus=0)(Counter)

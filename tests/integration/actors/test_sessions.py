@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sparkray
-from sparkray.exceptions import SparkrayError
+from sparkray.exceptions import ActorDiedError, OwnerDiedError, SparkrayError
 from tests.support import run_driver, until
 
 
@@ -76,3 +76,56 @@ def test_a_handle_of_a_session_that_has_ended_is_refused(fresh: ModuleType) -> N
     for handle in (kept, by_name):
         with pytest.raises(SparkrayError):
             fresh.get(handle.add.remote(), timeout=5)
+
+
+MAKE_KEEPER = """
+import os, sparkray
+sparkray.init(address={address!r}, namespace="space")
+
+@sparkray.remote
+class Keeper:
+    def __init__(self, *args): self.args = args
+    def sizes(self): return [len(a) for a in self.args]
+    def crash(self): os._exit(1)
+    def read(self): return sparkray.get(self.args[0][0], timeout=20)
+
+@sparkray.remote
+def make(n): return bytes(n)
+
+for name, args in {{
+    "inline": [sparkray.put(b"abc"), b"de", make.remote(10)],
+    "passed": [bytes(3_000_000)],
+    "put": [sparkray.put(bytes(3_000_000))],
+    "computed": [make.remote(3_000_000)],
+    "nested": [[sparkray.put(b"abc")]],
+}}.items():
+    kept = Keeper.options(name=name, lifetime="detached", max_restarts=2).remote(*args)
+    print(sparkray.get(kept.sizes.remote()))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_what_a_detached_actor_was_made_from_after_its_driver_has_ended(
+    start_cluster: Callable[..., Any],
+) -> None:
+    address = start_cluster(num_cpus=2).address
+    first = run_driver(MAKE_KEEPER.format(address=address))
+    assert first.stdout.count("[") == 5, first.stderr
+    sparkray.init(address=address, namespace="space")
+
+    def restarted(name: str) -> Any:
+        actor = sparkray.get_actor(name)
+        with pytest.raises(SparkrayError):
+            sparkray.get(actor.crash.remote(), timeout=20)
+        return actor
+
+    actor = restarted("inline")
+    assert sparkray.get(actor.sizes.remote(), timeout=30) == [3, 2, 10]
+    for name in ("passed", "put", "computed"):
+        actor = restarted(name)
+        with pytest.raises(ActorDiedError, match="the process that made it has ended"):
+            print(sparkray.get(actor.sizes.remote(), timeout=30))
+    actor = restarted("nested")
+    assert sparkray.get(actor.sizes.remote(), timeout=30) == [1]
+    with pytest.raises(OwnerDiedError):
+        sparkray.get(actor.read.remote(), timeout=30)
