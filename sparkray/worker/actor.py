@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 import cloudpickle
 
+from sparkray.exceptions import ActorDiedError, ObjectLostError
 from sparkray.protocol import actors as p
 from sparkray.protocol.codec import decode_as, encode
 from sparkray.protocol.framing import frame
@@ -139,7 +140,17 @@ class ActorHost:
     def _arguments(self) -> tuple[Any, Any]:
         creation = self._creation
         task = PushTask(0, 0, 1, creation.args, creation.refs, creation.stored_args)
-        return self._calls.arguments(task)
+        try:
+            return self._calls.arguments(task)
+        except ObjectLostError as error:
+            if self._incarnation == 1:
+                raise
+            limit = self._runtime.shared.settings.inline_max_bytes
+            raise ActorDiedError(
+                "it cannot start again: an argument of its constructor went with the"
+                f" process that owned it ({error}); only values up to {limit} bytes"
+                " outlive that process: let a detached actor load larger ones itself"
+            ) from None
 
     def _make(self, cls: type, args: Any, kwargs: Any) -> Any:
         """Make the instance; that of an async actor on its event loop."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 
 import sparkray
 from sparkray.exceptions import ActorDiedError, OwnerDiedError, SparkrayError
+from sparkray.util.placement_group import placement_group, placement_group_table
+from sparkray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.support import run_driver, until
 
 
@@ -71,11 +75,65 @@ def test_a_handle_of_a_session_that_has_ended_is_refused(fresh: ModuleType) -> N
     kept = Named.options(name="kept").remote()
     by_name = fresh.get_actor("kept")
     fresh.get([kept.add.remote(), by_name.add.remote()], timeout=20)
+    pickled = [pickle.dumps(handle) for handle in (kept, by_name)]
     fresh.shutdown()
     fresh.init(num_cpus=1, address="local")
-    for handle in (kept, by_name):
-        with pytest.raises(SparkrayError):
-            fresh.get(handle.add.remote(), timeout=5)
+    for handle in (kept, by_name, *map(pickle.loads, pickled)):
+        with pytest.raises(ActorDiedError, match="cluster that this process has left"):
+            handle.add.remote()
+        with pytest.raises(ActorDiedError, match="cluster that this process has left"):
+            fresh.kill(handle)
+    assert fresh.get(Named.remote().add.remote(), timeout=20) == 1
+
+
+SEND = """
+import pickle, sys, sparkray
+sparkray.init(address={address!r})
+
+@sparkray.remote
+class Kept:
+    def add(self): return 1
+
+kept = Kept.options(lifetime="detached").remote()
+sparkray.get(kept.add.remote())
+open({path!r}, "wb").write(pickle.dumps(kept))
+"""
+
+
+def test_a_handle_works_in_all_drivers_of_its_cluster_and_in_no_others(
+    start_cluster: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "handle"
+    own, other = start_cluster(num_cpus=1), start_cluster(num_cpus=1)
+    sent = run_driver(SEND.format(address=own.address, path=str(path)))
+    assert sent.returncode == 0, sent.stderr
+    sparkray.init(address=other.address)
+    with pytest.raises(ActorDiedError, match="never belonged to"):
+        pickle.loads(path.read_bytes()).add.remote()
+    sparkray.shutdown()
+    sparkray.init(address=own.address)
+    handle = pickle.loads(path.read_bytes())
+    assert sparkray.get(handle.add.remote(), timeout=20) == 1
+    sparkray.kill(handle)
+
+
+def test_a_group_of_a_session_that_has_ended_is_refused(fresh: ModuleType) -> None:
+    fresh.init(num_cpus=1, address="local")
+    group = placement_group([{"CPU": 1}])
+    assert group.wait(20)
+    pickled = pickle.dumps(group)
+    fresh.shutdown()
+    fresh.init(num_cpus=1, address="local")
+    for each in (group, pickle.loads(pickled)):
+        inside = PlacementGroupSchedulingStrategy(each)
+        with pytest.raises(ValueError, match="no placement group"):
+            placement_group_table(each)
+        actor = Named.options(scheduling_strategy=inside).remote()
+        with pytest.raises(ActorDiedError, match="placement group"):
+            fresh.get(actor.add.remote(), timeout=20)
+        task = fresh.remote(abs).options(scheduling_strategy=inside).remote(-1)
+        with pytest.raises(SparkrayError, match="placement group"):
+            fresh.get(task, timeout=30)
 
 
 MAKE_KEEPER = """
@@ -123,8 +181,8 @@ def test_what_a_detached_actor_was_made_from_after_its_driver_has_ended(
     assert sparkray.get(actor.sizes.remote(), timeout=30) == [3, 2, 10]
     for name in ("passed", "put", "computed"):
         actor = restarted(name)
-        with pytest.raises(ActorDiedError, match="the process that made it has ended"):
-            print(sparkray.get(actor.sizes.remote(), timeout=30))
+        with pytest.raises(ActorDiedError, match="went with the process that owned it"):
+            sparkray.get(actor.sizes.remote(), timeout=30)
     actor = restarted("nested")
     assert sparkray.get(actor.sizes.remote(), timeout=30) == [1]
     with pytest.raises(OwnerDiedError):
