@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -144,6 +145,24 @@ def _get(peer: Peer, workers: int, budget_s: float) -> Value:
     return Value(statistics.median(times[2:]))
 
 
+def _grid_search(peer: Peer, workers: int, budget_s: float) -> Value:
+    """45 fits of a support vector machine to the digits, and one to all of them."""
+    backend = peer.joblib_backend()
+    if importlib.util.find_spec("sklearn") is None:
+        raise NotOffered
+    import joblib
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC
+
+    x, y = load_digits(return_X_y=True)
+    grid = {"C": [0.1, 1.0, 10.0], "gamma": [1e-4, 1e-3, 1e-2]}
+    search = GridSearchCV(SVC(), grid, cv=5)
+    with joblib.parallel_config(backend, n_jobs=workers):
+        GridSearchCV(SVC(), {"C": range(1, 1 + workers)}, cv=2).fit(x[:200], y[:200])
+        return Value(_timed(lambda: search.fit(x, y)))
+
+
 def _worker_memory(peer: Peer, workers: int, budget_s: float) -> Value:
     """Memory that an idle worker shares with no other process, in MiB."""
     pids = set(peer.run(process_id, [(0.2,)] * 2 * workers))
@@ -187,6 +206,7 @@ ROWS: dict[str, Row] = {
         Row("1ms", "5,000 tasks of 1 ms", "s", _sleeping(0.001)),
         Row("put", "put of 100 MB", "s", _put),
         Row("get", "get of 100 MB", "s", _get),
+        Row("grid-search", "GridSearchCV digits", "s", _grid_search),
     )
 }
 

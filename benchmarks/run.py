@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 ENVIRONMENT = HERE / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 #: What the measuring and the plot need, besides sparkray and the peers.
-TOOLS = ("numpy", "pandas", "psutil", "matplotlib")
+TOOLS = ("numpy", "pandas", "psutil", "matplotlib", "scikit-learn")
 
 
 def main() -> None:

@@ -74,6 +74,13 @@ class Peer(Protocol):
     def call(self, actor: Any, count: int) -> None:
         """Call a method of an actor so many times, then gather all results."""
 
+    def joblib_backend(self) -> str:
+        """Return by which name joblib knows the peer.
+
+        Raises:
+            NotOffered: by none.
+        """
+
     def stop(self) -> None: ...
 
 
@@ -93,6 +100,9 @@ class Basic:
         raise NotOffered
 
     def call(self, actor: Any, count: int) -> None:
+        raise NotOffered
+
+    def joblib_backend(self) -> str:
         raise NotOffered
 
 

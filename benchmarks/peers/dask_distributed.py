@@ -44,6 +44,9 @@ class Peer(Basic):
     def get(self, reference: Any) -> Any:
         return reference.result()
 
+    def joblib_backend(self) -> str:
+        return "dask"
+
     def stop(self) -> None:
         self._client.close()
         self._cluster.close()

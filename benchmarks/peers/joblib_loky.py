@@ -28,6 +28,9 @@ class Peer(Basic):
     def one(self, function: Callable[..., Any], *args: Any) -> Any:
         return self.run(function, [args])[0]
 
+    def joblib_backend(self) -> str:
+        return "loky"
+
     def stop(self) -> None:
         self._parallel.__exit__(None, None, None)
         get_reusable_executor().shutdown(wait=True, kill_workers=True)

@@ -51,6 +51,12 @@ class Peer:
     def call(self, actor: Any, count: int) -> None:
         ray.get([actor.add.remote() for _ in range(count)])
 
+    def joblib_backend(self) -> str:
+        from ray.util.joblib import register_ray
+
+        register_ray()
+        return "ray"
+
     def stop(self) -> None:
         ray.shutdown()
 

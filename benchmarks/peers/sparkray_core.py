@@ -41,6 +41,12 @@ class Peer:
     def call(self, actor: Any, count: int) -> None:
         sparkray.get([actor.add.remote() for _ in range(count)])
 
+    def joblib_backend(self) -> str:
+        from sparkray.util.joblib import register_sparkray
+
+        register_sparkray()
+        return "sparkray"
+
     def stop(self) -> None:
         sparkray.shutdown()
 

@@ -130,8 +130,7 @@ class SparkrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return _run_batch, batch
 
     def _share(self, value: Any) -> Any:
-        size = getattr(value, "nbytes", 0)
-        if not isinstance(size, int) or size < _SHARED_MIN_BYTES:
+        if _size_bytes(value) < _SHARED_MIN_BYTES:
             return value
         known = self._shared.get(id(value))
         if known is None:
@@ -146,6 +145,19 @@ class _Stored:
 
     def __init__(self, ref: Any) -> None:
         self.ref = ref
+
+
+def _size_bytes(value: Any) -> int:
+    """Return the size of an array, a text, a table or a sparse matrix; else 0."""
+    if isinstance(value, (bytes, bytearray, str)):
+        return len(value)
+    library = type(value).__module__.partition(".")[0]
+    if library == "pandas" and hasattr(value, "memory_usage"):
+        usage = value.memory_usage()  # of a table: one number a column
+        return int(usage.sum()) if hasattr(usage, "sum") else int(usage)
+    held = getattr(value, "data", None) if library == "scipy" else value
+    size = getattr(held, "nbytes", 0)
+    return size if isinstance(size, int) else 0
 
 
 def _make(nesting_level: int | None, task_options: dict[str, Any]) -> SparkrayBackend:

@@ -1,5 +1,9 @@
+import gc
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import time
 import warnings
 from typing import Any
@@ -10,7 +14,7 @@ import pytest
 import sparkray
 from sparkray.util.joblib import register_sparkray
 from sparkray.util.state import list_objects
-from tests.support import Tally
+from tests.support import Tally, driver_environment, until
 
 pytestmark = pytest.mark.usefixtures("shared")
 register_sparkray()
@@ -81,19 +85,32 @@ def test_parallel_without_a_number_runs_in_line_inside_of_a_task() -> None:
         assert all(joblib.Parallel()(joblib.delayed(outer)() for _ in range(4)))
 
 
-def test_a_large_argument_is_stored_once() -> None:
+def _large(kind: str) -> Any:
     np = pytest.importorskip("numpy")
-    array = np.arange(1_000_000.0)
+    numbers = np.arange(1_000_000.0)
+    if kind == "array":
+        return numbers
+    if kind == "sparse":
+        return pytest.importorskip("scipy.sparse").csr_matrix(numbers)
+    pandas = pytest.importorskip("pandas")
+    return (
+        pandas.DataFrame({"a": numbers}) if kind == "table" else pandas.Series(numbers)
+    )
 
+
+@pytest.mark.parametrize("kind", ["array", "table", "series", "sparse"])
+def test_a_large_argument_is_stored_once(kind: str) -> None:
     def total(a: Any, i: int) -> tuple[float, int]:
         large = [row for row in list_objects() if row.size_bytes > 1_000_000]
-        return float(a.sum()) + i, len(large)
+        return float(getattr(a, "to_numpy", lambda: a)().sum()) + i, len(large)
 
+    value = _large(kind)
     with joblib.parallel_config("sparkray", n_jobs=2):
         got = joblib.Parallel(batch_size=1)(
-            joblib.delayed(total)(array, i) for i in range(6)
+            joblib.delayed(total)(value, i) for i in range(6)
         )
-    assert got == [(array.sum() + i, 1) for i in range(6)]
+    assert got == [(sum(range(1_000_000)) + i, 1) for i in range(6)]
+    until(lambda: all(row.size_bytes < 1_000_000 for row in list_objects()))
 
 
 def test_results_can_be_streamed() -> None:
@@ -107,6 +124,51 @@ def test_results_can_be_streamed() -> None:
             joblib.delayed(abs)(-i) for i in range(10)
         )
         assert sorted(unordered) == list(range(10))
+
+
+def test_a_stream_that_is_left_stops_the_rest(tmp_path: Any) -> None:
+    tally = Tally(tmp_path)
+
+    def work(i: int) -> int:
+        tally.add(i)
+        time.sleep(0.02)
+        return i
+
+    with joblib.parallel_config("sparkray", n_jobs=2), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stream = joblib.Parallel(
+            return_as="generator", pre_dispatch="all", batch_size=1
+        )(joblib.delayed(work)(i) for i in range(300))
+        assert next(stream) == 0
+        del stream
+        gc.collect()
+        assert joblib.Parallel()(joblib.delayed(abs)(-i) for i in range(3)) == [0, 1, 2]
+    assert tally.count() < 200
+
+
+def test_ctrl_c_ends_a_parallel_call_and_the_next_one_works(tmp_path: Any) -> None:
+    code = f"""
+import joblib, time, sparkray
+from sparkray.util.joblib import register_sparkray
+sparkray.init(address="local", num_cpus=2)
+register_sparkray()
+def work(_):
+    open({str(tmp_path / "begun")!r}, "w").close()
+    time.sleep(600)
+with joblib.parallel_config("sparkray", n_jobs=2):
+    try:
+        joblib.Parallel()(joblib.delayed(work)(i) for i in range(2))
+    except KeyboardInterrupt:
+        print(joblib.Parallel()(joblib.delayed(abs)(-i) for i in range(3)))
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, env=driver_environment(), stdout=subprocess.PIPE, text=True
+    ) as driver:
+        until((tmp_path / "begun").exists, 30)
+        driver.send_signal(signal.SIGINT)
+        out, _ = driver.communicate(timeout=30)
+    assert out == "[0, 1, 2]\n"
 
 
 def test_a_call_may_time_out() -> None:
