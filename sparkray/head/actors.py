@@ -13,6 +13,7 @@ import msgspec
 
 from sparkray import labels
 from sparkray.exceptions import SparkrayError, UnschedulableError
+from sparkray.head.placement import CallAgent
 from sparkray.head.state import actors as state
 from sparkray.head.state.actors import Actor, ActorTable
 from sparkray.head.state.placement import Group, GroupState
@@ -35,8 +36,6 @@ CALL_S: Final = 10.0
 RETRY_S: Final = 0.1
 #: Marks a lease that is kept for as long as its actor lives.
 ACTOR: Final = "ACTOR"
-
-CallAgent = Callable[[bytes, str, Any, float], Coroutine[Any, Any, Any]]
 
 
 class ActorDesk:
@@ -94,7 +93,7 @@ class ActorDesk:
         """Find a worker and make it the actor."""
         waited_since: float | None = None
         loop = asyncio.get_running_loop()
-        while self.table._is_starting(actor, incarnation):
+        while self.table.is_starting(actor, incarnation):
             if actor.request.spec.strategy.group_id:
                 node, fitting = self._choose_in_group(actor.request), True
                 if self._without_group(actor, incarnation):

@@ -1,26 +1,23 @@
 """Ctrl-C in a driver, put off while it would do harm.
 
-Python raises `KeyboardInterrupt` between any two steps of the main thread.  In the
-midst of the runtime's own work that would leave a lock held or a message half sent, and
-every later call would wait for ever.  So in front of the user's handler stands one that
-looks where the main thread is; at a bad moment the I/O thread tries again a little
-later.  Waits, and code of users that the runtime calls, are interrupted at once.
+Python raises `KeyboardInterrupt` between any two steps of the main thread.  So in front
+of the user's handler stands one that looks where the main thread is (see `moments`); at
+a bad one the I/O thread tries again a little later.  Waits, and code of users that the
+runtime calls, are interrupted at once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Final
 
-from sparkray.runtime.agent_link import AgentLink
 from sparkray.runtime.handlers import handler_of
-from sparkray.runtime.waiter import Waiter
+from sparkray.runtime.moments import WAITS, is_harmless
 from sparkray.transport import channel
 
 #: How soon an interrupt that came at a bad moment is tried again.
@@ -28,16 +25,7 @@ RETRY_S: Final = 0.001
 #: It is put off no longer than this: what takes so long is a wait.
 PATIENCE_S: Final = 1.0
 
-_HERE: Final = os.path.dirname(__file__) + os.sep
-_HELPERS: Final = frozenset({threading.__file__, contextlib.__file__})
-_WAITS: Final[frozenset[CodeType]] = frozenset(
-    {
-        AgentLink.attach.__code__,
-        AgentLink.wait_for.__code__,
-        Waiter.wait.__code__,
-        threading.Condition.wait.__code__,
-    }
-)
+_OURS: Final = (os.path.dirname(__file__) + os.sep, channel.__file__)
 
 
 class InterruptShield:
@@ -73,7 +61,10 @@ class InterruptShield:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if not _is_harmless(frame) and not 0 < self._since < now - PATIENCE_S:
+        if (
+            not is_harmless(frame, _OURS, WAITS)
+            and not 0 < self._since < now - PATIENCE_S
+        ):
             self._since = self._since or now
             self._loop.post(lambda: self._loop.call_later(RETRY_S, self._again))
             return
@@ -85,15 +76,3 @@ class InterruptShield:
         """On the I/O thread."""
         if self._main is not None and self._since:
             signal.pthread_kill(self._main, signal.SIGINT)
-
-
-def _is_harmless(frame: FrameType | None) -> bool:
-    """May an exception arise at the step that ``frame`` is about to do?"""
-    innermost = frame
-    while frame is not None and frame.f_code.co_filename in _HELPERS:
-        frame = frame.f_back
-    if frame is None or innermost is None:
-        return True
-    path = frame.f_code.co_filename
-    ours = path.startswith(_HERE) or path == channel.__file__
-    return not ours or frame.f_code in _WAITS or innermost.f_code in _WAITS

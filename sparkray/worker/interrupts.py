@@ -1,23 +1,19 @@
 """Cancelling the running task: SIGINT to the main thread, where it does no harm.
 
-An exception out of a signal handler may arise between any two steps.  In the midst of
-sparkray's own work it would leave half a message unsent, or a count not kept, and some
-process would wait for ever.  So the handler raises in user code and in waits only;
-anywhere else it does nothing, and the I/O thread tries again a moment later.
+The handler raises in user code and in waits only (see `runtime.moments`); anywhere else
+it does nothing, and the I/O thread tries again a moment later.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
 
-from sparkray.runtime.agent_link import AgentLink
 from sparkray.runtime.handlers import handler_of
-from sparkray.runtime.waiter import Waiter
+from sparkray.runtime.moments import WAITS, is_harmless
 from sparkray.transport.channel import IOLoop
 
 #: How soon the main thread is interrupted again, if it was found at a bad moment; twice
@@ -25,15 +21,7 @@ from sparkray.transport.channel import IOLoop
 RETRY_S = 0.002
 RETRY_MAX_S = 0.1
 
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_HELPERS = frozenset({threading.__file__, contextlib.__file__})
-_WAITS: frozenset[CodeType] = frozenset(
-    {
-        Waiter.wait.__code__,
-        AgentLink.wait_for.__code__,
-        threading.Condition.wait.__code__,
-    }
-)
+_OURS = (os.path.dirname(os.path.dirname(__file__)) + os.sep,)
 
 
 class Interrupts:
@@ -51,7 +39,7 @@ class Interrupts:
         harmless: tuple[CodeType, ...],
     ) -> None:
         self._loop, self._current = loop, current
-        self._harmless = _WAITS.union(harmless)
+        self._harmless = WAITS.union(harmless)
         self._main = threading.get_ident()
         self._handler = self._interrupt
         self._running: object | None = None  #: the task whose user code may be stopped
@@ -82,20 +70,9 @@ class Interrupts:
         task = self._running
         if task is None or self._cancelled is not task:
             return
-        if self._is_harmless(frame):
+        if is_harmless(frame, _OURS, self._harmless):
             self._cancelled, self._raised = None, task
             raise KeyboardInterrupt("the task was cancelled")
-
-    def _is_harmless(self, frame: FrameType | None) -> bool:
-        """May an exception arise at the step that ``frame`` is about to do?"""
-        innermost = frame
-        while frame is not None and frame.f_code.co_filename in _HELPERS:
-            frame = frame.f_back
-        if frame is None or innermost is None:
-            return True
-        if not frame.f_code.co_filename.startswith(_OURS):
-            return True
-        return innermost.f_code in self._harmless
 
     # --- I/O thread ---
 

@@ -154,14 +154,14 @@ class ActorTable:
         lease: bytes,
     ) -> list[Effect]:
         """A worker was found; the constructor begins there."""
-        if not self._is_starting(actor, incarnation):
+        if not self.is_starting(actor, incarnation):
             return [End(node_id, worker, lease, "the actor was killed meanwhile")]
         actor.node_id, actor.worker_id, actor.lease_id = node_id, worker, lease
         return []
 
     def not_begun(self, actor: Actor, incarnation: int, reason: str) -> list[Effect]:
         """The worker was lost before the constructor began: that costs no restart."""
-        if not self._is_starting(actor, incarnation):
+        if not self.is_starting(actor, incarnation):
             return []
         effects = self._ended(actor, reason)
         actor.incarnation += 1
@@ -172,7 +172,7 @@ class ActorTable:
         self, actor: Actor, incarnation: int, reason: str, error: bytes
     ) -> list[Effect]:
         """No worker can be had for it."""
-        if not self._is_starting(actor, incarnation):
+        if not self.is_starting(actor, incarnation):
             return []
         return self._die(actor, reason, error)
 
@@ -246,7 +246,8 @@ class ActorTable:
                 effects += self._die(actor, reason)
         return effects
 
-    def _is_starting(self, actor: Actor, incarnation: int) -> bool:
+    def is_starting(self, actor: Actor, incarnation: int) -> bool:
+        """Tell if this incarnation still looks for a worker or is being made."""
         starting = actor.state in (ActorState.PENDING, ActorState.RESTARTING)
         return starting and actor.incarnation == incarnation
 
