@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
-from sparkray.protocol.archives import check_members
+from sparkray.protocol import archives
 from sparkray.protocol.environments import MAX_PACKAGE_BYTES
 
 #: Never of use elsewhere.
@@ -103,7 +103,7 @@ def check_archive(path: str) -> None:
     """Raise ValueError if a file is no archive that nodes would unpack."""
     try:
         with zipfile.ZipFile(path) as archive:
-            check_members(archive.infolist())
+            archives.check_members(archive.infolist())
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
         raise ValueError(f"{path} is no good archive: {error}") from error
 
@@ -113,7 +113,7 @@ def entries(root: str, excludes: Sequence[str] = ()) -> list[Entry]:
     large a part that is too large.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: it cannot be read, or there is too much in it.
     """
     prefix = root.rstrip("/") + "/"
     patterns = [
@@ -129,6 +129,12 @@ def entries(root: str, excludes: Sequence[str] = ()) -> list[Entry]:
             size_bytes += entry.size_bytes
             if size_bytes > MAX_PACKAGE_BYTES and len(found) >= ENOUGH:
                 break  # `check_size` refuses it; it may be the whole disk
+            if len(found) > archives.MAX_MEMBERS:
+                raise ValueError(
+                    f"{root} holds more than {archives.MAX_MEMBERS} files and"
+                    f" directories, such as {entry.name}: leave some out with"
+                    " runtime_env['excludes']"
+                )
     except OSError as error:
         raise ValueError(f"cannot read {root}: {error}") from error
     return sorted(found, key=lambda entry: entry.name)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 #: What is larger when unpacked is refused.
 MAX_UNPACKED_BYTES: Final = 8 << 30
-#: An archive with more members is refused.
-MAX_MEMBERS: Final = 1_000_000
+#: An archive with more members is refused, and a directory with more in it.
+MAX_MEMBERS: Final = 250_000
 
 
 def check_members(members: Iterable[ZipInfo]) -> None:

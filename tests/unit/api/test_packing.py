@@ -139,3 +139,16 @@ def test_a_whole_disk_is_refused_before_all_of_it_was_looked_at(
     assert len(found) == 3
     with pytest.raises(ValueError, match=r"at least 1024\.0 MiB.*a\.bin"):
         packing.check_size("it", found)
+
+
+def test_links_that_multiply_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing.archives, "MAX_MEMBERS", 500)
+    names = "abcdef"
+    for name in names:
+        (tmp_path / name).mkdir()
+        for other in names:
+            (tmp_path / name / f"to_{other}").symlink_to(tmp_path / other)
+    with pytest.raises(ValueError, match=r"more than 500 files.*to_.*excludes"):
+        packing.entries(str(tmp_path))
