@@ -9,13 +9,13 @@ packages are the nodes' own affair.
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import logging
 import os
 import sys
 import sysconfig
 import threading
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Final
 
 from sparkray.api import packages
@@ -37,7 +37,11 @@ _one_at_a_time = threading.Lock()  #: many workers may want the same
 
 def is_installed(path: str) -> bool:
     """Tell whether a path belongs to a Python installation."""
-    path = os.path.abspath(path)
+    return _is_installed(os.path.abspath(path))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(path: str) -> bool:
     if _INSTALLED & set(path.split(os.sep)):
         return True
     return any(
@@ -67,13 +71,7 @@ def place_of(name: str) -> str:
 
     ``""`` if it is not there, or installed, or not made of Python files.
     """
-    if name in _NEVER:
-        return ""
-    importlib.invalidate_caches()
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return ""
+    spec = None if name in _NEVER else _spec_of(name)
     if spec is None:
         return ""
     archive = getattr(spec.loader, "archive", None)
@@ -86,6 +84,22 @@ def place_of(name: str) -> str:
         if not place.endswith(".py"):
             return ""
     return "" if is_installed(place) else os.path.abspath(place)
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Find a module as an import here does; quick where there is none."""
+    path = own_path()
+    for place in path:  # where files may have come a moment ago
+        finder = sys.path_importer_cache.get(place or os.getcwd())
+        if finder is not None and hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
+    spec = PathFinder.find_spec(name, path)
+    if (spec is None and name in sys.modules) or (spec and spec.origin is None):
+        try:  # loaded from elsewhere; or a plain directory, which has the lowest rank
+            return importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            return None
+    return spec
 
 
 def ship(runtime: Runtime, name: str) -> str:

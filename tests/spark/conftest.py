@@ -196,6 +196,7 @@ def run_driver(folder: Path) -> Iterator[Callable[[str], Driver]]:
         "PYTHONPATH": str(REPO),
         "SPARKRAY_TEMP_DIR": str(folder / "s"),
         "SPARKRAY_TEST_FOLDER": str(folder),
+        "SPARKRAY_SPARK_START_TIMEOUT_S": "240",  # a busy machine
         "SPARK_LOCAL_DIRS": str(folder / "spark"),
         "SPARK_WORKER_DIR": str(folder / "work"),
     }

@@ -112,7 +112,7 @@ def hosts() -> Iterator[Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules["sparkhosts"] = module
     spec.loader.exec_module(module)
-    environment = {"PYTHONPATH": str(REPO)}
+    environment = {"PYTHONPATH": str(REPO), "SPARKRAY_SPARK_START_TIMEOUT_S": "240"}
     share = [f"{REPO}:{REPO}:ro"] if str(REPO).startswith("/tmp/") else []
     with module.SparkHosts(
         workers=2, python=sys.executable, env=environment, share=share

@@ -61,3 +61,17 @@ def test_spark_tasks_get_the_drivers_own_path_without_its_installation(
     assert str(place) in own
     assert not [path for path in own if path.endswith("site-packages")]
     assert importlib.__file__ not in [f"{path}/importlib/__init__.py" for path in own]
+
+
+def test_a_directory_that_is_called_as_an_installed_package_is_no_module(
+    place: Path,
+) -> None:
+    (place / "msgspec").mkdir()
+    assert modules.place_of("msgspec") == ""
+
+
+def test_a_file_counts_from_the_moment_when_it_is_there(place: Path) -> None:
+    for number in range(20):
+        assert modules.place_of(f"mine_{number}") == ""
+        (place / f"mine_{number}.py").touch()
+        assert modules.place_of(f"mine_{number}") == str(place / f"mine_{number}.py")
