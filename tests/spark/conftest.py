@@ -5,6 +5,7 @@ executors inherit, its session directories in one short folder of the test, and 
 prints as lines of JSON comes back as results.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -131,7 +132,8 @@ class Driver:
         self.process.stdout.close()
         self._errors.close()
         for process in left:
-            process.kill()
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
