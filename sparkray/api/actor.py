@@ -316,6 +316,12 @@ class ActorHandle:
     def __repr__(self) -> str:
         return repr(self.__sparkray__)
 
+    def __copy__(self) -> ActorHandle:
+        return self  # a pickled copy that nobody counts would keep the actor for ever
+
+    def __deepcopy__(self, memo: object) -> ActorHandle:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         bond = self.__sparkray__
         return _load_handle, (bond.actor_id, encode(bond.info), bond.ref, bond.cluster)

@@ -242,9 +242,10 @@ class ActorMaker:
         with self._shared.lock:
             client = self._actors.clients.get(actor_id)
             if client is not None and client.task is not None and not client.known:
-                client.end_reason = reason
-                self._end(client)
-                self._submitter.settle()
+                if no_restart:  # else it is as well: it has not begun
+                    client.end_reason = reason
+                    self._end(client)
+                    self._submitter.settle()
                 return
         self._head_call("KillActor", p.KillActor(actor_id, no_restart, reason))
 

@@ -114,6 +114,12 @@ class ObjectRef:
     def __repr__(self) -> str:
         return f"ObjectRef({self._id.hex()})"
 
+    def __copy__(self) -> ObjectRef:
+        return self  # a pickled copy that nobody counts would keep the object for ever
+
+    def __deepcopy__(self, memo: object) -> ObjectRef:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         runtime = require_runtime()
         load: Callable[..., ObjectRef] = load_ref

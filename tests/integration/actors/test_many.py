@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,19 @@ def test_a_handle_that_is_kept_tells_of_the_death_for_ever() -> None:
             sparkray.get(actor.get.remote(), timeout=10)
     with pytest.raises(ActorDiedError, match="kill was called"):
         sparkray.get(ask.remote(actor), timeout=20)
+
+
+def test_copies_of_handles_and_refs_keep_nothing_alive_for_ever() -> None:
+    actor = Small.remote(1)
+    ref = actor.get.remote()
+    copies = [copy.copy([actor, ref]), copy.deepcopy([actor, ref])]
+    assert all(one == [actor, ref] for one in copies)
+    assert sparkray.get(copies[1][0].get.remote(), timeout=20) == 1
+    held = core.current().shared.table.entries
+    object_id = ref.binary()
+    assert object_id in held
+    del actor, ref, copies
+    until(lambda: object_id not in held and not living())
 
 
 @pytest.mark.parametrize("how", ["kill", "drop"])
