@@ -47,6 +47,8 @@ class NodeTask:
     timeout_s: float
     cores: int | None = None  #: as configured; the executor's own word goes first
     task_cpus: int = 1
+    gpus: float = 0  #: of an executor, as configured
+    task_gpus: float = 0
     hold_slots: bool | None = None
     num_cpus: float | None = None
     object_store_memory: int | None = None
@@ -76,7 +78,8 @@ class NodeTask:
         self, pid: int, started_s: float, command: sizing.ExecutorCommand
     ) -> Order:
         cores = command.cores or self.cores or 1
-        slots = sizing.slots_of(cores, self.task_cpus)
+        slots = sizing.slots_of(cores, self.task_cpus, self.gpus, self.task_gpus)
+        devices = _devices()
         host = _own_address(command.host, self.address)
         share = _share(
             cores,
@@ -94,13 +97,17 @@ class NodeTask:
             num_cpus=cores if self.num_cpus is None else self.num_cpus,
             host=host,
             object_store_memory=self.object_store_memory or share.object_store_bytes,
-            resources={"memory": share.memory_bytes, **self.resources},
+            resources={
+                "memory": share.memory_bytes,
+                "GPU": len(devices),
+                **self.resources,
+            },
             labels={
                 discovery.EXECUTOR_LABEL: command.executor_id,
                 discovery.APP_LABEL: self.app_id or command.app_id,
                 discovery.SLOTS_LABEL: str(slots),
             },
-            environment=self._environment(),
+            environment={**self._environment(), **_visible(devices)},
             worker_port_min=self.worker_port_min,
             worker_port_max=self.worker_port_max,
         )
@@ -113,6 +120,19 @@ class NodeTask:
             if os.path.isdir(directory) and os.access(directory, os.W_OK):
                 return {"SPARKRAY_SPILL_DIR": directory}
         return {}
+
+
+def _devices() -> list[str]:
+    """Return the addresses of the GPUs that Spark gave to this task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    gpus = context.resources().get("gpu") if context is not None else None
+    return [] if gpus is None else list(gpus.addresses)
+
+
+def _visible(devices: list[str]) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
 
 
 def _run_guard(order: Order) -> dict[str, str]:

@@ -37,6 +37,8 @@ class SparkFacts:
         known = sizing.read_master(self.master, os.cpu_count() or 1)
         self.cores = self._number("spark.executor.cores") or known.cores
         self.task_cpus = self._number("spark.task.cpus") or 1
+        self.gpus = self._amount("spark.executor.resource.gpu.amount")
+        self.task_gpus = self._amount("spark.task.resource.gpu.amount")
         self.dynamic = self.conf("spark.dynamicAllocation.enabled").lower() == "true"
         self.expected = known.executors
         if self.expected is None and not self.dynamic:
@@ -71,7 +73,7 @@ class SparkFacts:
         if infos is None:
             return sizing.Occupancy(self.expected or 0)
         executors = 1 if self._is_local() else len(infos) - 1
-        slots = sizing.slots_of(self.cores, self.task_cpus) if self.cores else None
+        slots = self._slots()
         return sizing.Occupancy(
             executors,
             sum(info.numRunningTasks() for info in infos),
@@ -121,6 +123,16 @@ class SparkFacts:
     def _number(self, name: str) -> int | None:
         text = self.conf(name)
         return int(text) if text.isdecimal() and int(text) > 0 else None
+
+    def _amount(self, name: str) -> float:
+        with contextlib.suppress(ValueError):
+            return max(0.0, float(self.conf(name)))
+        return 0.0
+
+    def _slots(self) -> int | None:
+        if not self.cores:
+            return None
+        return sizing.slots_of(self.cores, self.task_cpus, self.gpus, self.task_gpus)
 
 
 class Launcher:

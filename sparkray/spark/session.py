@@ -107,6 +107,7 @@ def start_on_spark(
             host=facts.driver_address(),
             port=head_port,
             num_cpus=driver_cpus,
+            num_gpus=0,  # the executors' own, where they share this host
             resources={"memory": _memory_of_head(driver_cpus)},
             worker_port_min=worker_port_min,
             worker_port_max=worker_port_max,
@@ -122,6 +123,8 @@ def start_on_spark(
             timeout_s=timeout_s,
             cores=facts.cores,
             task_cpus=facts.task_cpus,
+            gpus=facts.gpus,
+            task_gpus=facts.task_gpus,
             hold_slots=hold_slots,
             num_cpus=num_cpus,
             object_store_memory=object_store_memory,

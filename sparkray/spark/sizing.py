@@ -185,9 +185,16 @@ def too_few(least: int, executors: int, nodes: int, *, dynamic: bool) -> str:
     )
 
 
-def slots_of(cores: int, task_cpus: int) -> int:
-    """Return how many Spark tasks an executor runs at a time."""
-    return max(1, cores // max(1, task_cpus))
+def slots_of(cores: int, task_cpus: int, gpus: float = 0, task_gpus: float = 0) -> int:
+    """Return how many Spark tasks an executor runs at a time.
+
+    Args:
+        gpus, task_gpus: what an executor has of them and a task takes; 0: unknown.
+    """
+    slots = cores // max(1, task_cpus)
+    if gpus and task_gpus:
+        slots = min(slots, int(gpus / task_gpus))
+    return max(1, slots)
 
 
 def holds_slot(asked: bool | None, slots: int) -> bool:

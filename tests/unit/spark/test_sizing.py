@@ -98,6 +98,16 @@ def test_an_executor_has_a_slot_for_each_task_that_fits(
     assert sizing.slots_of(cores, task_cpus) == slots
 
 
+@pytest.mark.parametrize(
+    ("gpus", "task_gpus", "slots"),
+    [(2, 1, 2), (2, 2, 1), (1, 0.25, 4), (8, 1, 4), (0, 1, 4), (2, 0, 4), (1, 2, 1)],
+)
+def test_gpus_can_leave_an_executor_fewer_slots_than_its_cores(
+    gpus: float, task_gpus: float, slots: int
+) -> None:
+    assert sizing.slots_of(4, 1, gpus, task_gpus) == slots
+
+
 def test_by_default_a_node_holds_a_slot_where_another_is_left() -> None:
     assert sizing.holds_slot(None, 2)
     assert not sizing.holds_slot(None, 1)
