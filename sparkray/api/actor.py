@@ -18,6 +18,7 @@ import msgspec
 from sparkray.api import actor_options as options_
 from sparkray.api import packages, runtime_env, session
 from sparkray.api.actor_methods import (
+    OF_EVERY_ACTOR,
     HandleInfo,
     MethodInfo,
     check_group,
@@ -235,7 +236,7 @@ class _Bond:
         self.client: ActorClient
 
     def method(self, name: str) -> ActorMethod:
-        info = self.methods.get(name)
+        info = self.methods.get(name) or OF_EVERY_ACTOR.get(name)
         if info is None:
             raise AttributeError(
                 f"{name!r} is no method of actor class {self.info.class_name}; only its"
@@ -251,15 +252,13 @@ class _Bond:
         runtime = core.current_or_none()
         if runtime is None or runtime is not self.runtime:
             runtime = self.join()
-            known = runtime.actors.client_of(self.actor_id, self.info, self.ref)
-            self.attach(runtime, known)
         return runtime.actors.call(self.client, template, self.ref, args, kwargs)
 
     def attach(self, runtime: core.Runtime, client: ActorClient) -> None:
         self.runtime, self.client = runtime, client
 
     def join(self) -> core.Runtime:
-        """Return the runtime of this process.
+        """Return the runtime of this process, which knows the actor from now on.
 
         Raises:
             ActorDiedError: it is of another cluster than the actor.
@@ -270,6 +269,9 @@ class _Bond:
                 f"{self!r} lived in a cluster that this process has left, or never"
                 " belonged to"
             )
+        if runtime is not self.runtime:
+            known = runtime.actors.client_of(self.actor_id, self.info, self.ref)
+            self.attach(runtime, known)
         return runtime
 
     def __repr__(self) -> str:
@@ -379,7 +381,7 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
     if not isinstance(actor, ActorHandle):
         raise ValueError(f"kill takes an actor's handle, not {actor!r:.100}")
     bond = actor.__sparkray__
-    bond.join().actor_maker.kill(bond.actor_id, no_restart=no_restart)
+    bond.join().actor_maker.kill(bond.client, no_restart=no_restart)
 
 
 def handle_from(actor_id: bytes, info: bytes) -> ActorHandle:

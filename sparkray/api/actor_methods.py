@@ -43,6 +43,29 @@ class HandleInfo(msgspec.Struct, array_like=True):
     groups: list[str] = []  #: names of its concurrency groups
 
 
+def _of_every_actor(name: str, *, known: bool) -> MethodInfo:
+    return MethodInfo(
+        name=name,
+        parameters=[],
+        num_returns=1,
+        max_retries=None,
+        retry_exceptions=b"",
+        group="",
+        backpressure=0,
+        known=known,
+        is_async=False,
+    )
+
+
+#: What can be called on any actor, by Ray's names: True once it is made; end it; call
+#: a function with the instance and further arguments.
+OF_EVERY_ACTOR: Final = {
+    "__ray_ready__": _of_every_actor("__ray_ready__", known=True),
+    "__ray_terminate__": _of_every_actor("__ray_terminate__", known=True),
+    "__ray_call__": _of_every_actor("__ray_call__", known=False),
+}
+
+
 def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a method of an actor class its own options.
 

@@ -236,18 +236,21 @@ class ActorMaker:
 
     # --- caller's thread, lock not held ---
 
-    def kill(self, actor_id: bytes, *, no_restart: bool) -> None:
-        """End an actor now."""
+    def kill(self, client: ActorClient, *, no_restart: bool) -> None:
+        """End an actor now: no call of this process gets through afterwards."""
         reason = "sparkray.kill was called"
         with self._shared.lock:
-            client = self._actors.clients.get(actor_id)
-            if client is not None and client.task is not None and not client.known:
+            if client.task is not None and not client.known:
                 if no_restart:  # else it is as well: it has not begun
                     client.end_reason = reason
                     self._end(client)
                     self._submitter.settle()
                 return
-        self._head_call("KillActor", p.KillActor(actor_id, no_restart, reason))
+        self._head_call("KillActor", p.KillActor(client.actor_id, no_restart, reason))
+        if no_restart:
+            with self._shared.lock:
+                self._actors.bury(client, reason, b"")
+                self._submitter.settle()
 
     def _head_call(self, method: str, request: Any) -> Any:
         body = encode(request)

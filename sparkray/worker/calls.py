@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import cloudpickle
 
@@ -18,6 +19,7 @@ from sparkray.protocol.messages import (
     TaskDone,
     TaskReplied,
 )
+from sparkray.runtime.actor_exit import exit_actor
 from sparkray.runtime.context import captures, running
 from sparkray.runtime.core import Runtime
 from sparkray.runtime.refs import collecting
@@ -25,6 +27,28 @@ from sparkray.store.serialize import ATOMS, deserialize, dump_atoms, serialize
 from sparkray.transport.channel import Channel
 from sparkray.worker.errors import exit_error, task_error
 from sparkray.worker.results import Answers, Results, reply
+
+
+def _ready(instance: Any) -> bool:
+    return True
+
+
+def _terminate(instance: Any) -> None:
+    exit_actor()
+
+
+def _apply(
+    instance: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    return function(instance, *args, **kwargs)
+
+
+#: Methods that no class has to have (see `api.actor_methods`).
+_OF_EVERY_ACTOR: Final[dict[str, Callable[..., Any]]] = {
+    "__ray_ready__": _ready,
+    "__ray_terminate__": _terminate,
+    "__ray_call__": _apply,
+}
 
 
 class Template:
@@ -67,7 +91,7 @@ class Calls:
     def function_of(self, template: Template) -> Callable[..., Any]:
         define = template.define
         if define.method:
-            known = getattr(self.instance, define.method)
+            known = self._method(define.method)
         else:
             known = self._functions[define.function_hash]
             if isinstance(known, Argument):
@@ -78,6 +102,12 @@ class Calls:
         function: Callable[..., Any] = known
         template.function = function
         return function
+
+    def _method(self, name: str) -> Any:
+        given = _OF_EVERY_ACTOR.get(name)
+        if given is not None:
+            return functools.partial(given, self.instance)
+        return getattr(self.instance, name)
 
     def arguments(self, task: PushTask) -> tuple[Any, Any]:
         """Return a task's arguments, its refs resolved."""

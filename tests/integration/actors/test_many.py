@@ -131,6 +131,18 @@ def test_an_actor_that_waits_for_its_arguments_can_be_killed(tmp_path: Path) -> 
     assert not living()
 
 
+def test_no_call_gets_through_after_a_kill() -> None:
+    for called_before in (True, False):
+        made = Small.options(name="again", lifetime="detached").remote(1)
+        sparkray.get(made.get.remote(), timeout=20)
+        actor = sparkray.get_actor("again")
+        if called_before:
+            sparkray.get(actor.get.remote(), timeout=20)
+        sparkray.kill(actor)
+        with pytest.raises(ActorDiedError, match="kill was called"):
+            sparkray.get(actor.get.remote(), timeout=20)
+
+
 @pytest.mark.parametrize("options", [{}, {"lifetime": "detached"}])
 def test_actors_that_cannot_be_made_leave_nothing_behind(
     options: dict[str, Any],

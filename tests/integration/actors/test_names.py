@@ -150,3 +150,18 @@ class TestNames:
         sparkray.kill(actor)
         with pytest.raises(ActorDiedError):
             sparkray.get(actor.add.remote(), timeout=10)
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}])
+def test_every_actor_has_the_methods_that_ray_gives_it(options: dict[str, int]) -> None:
+    actor = Named.options(**options).remote(5)
+    assert sparkray.get(actor.__ray_ready__.remote(), timeout=20) is True
+    doubled = actor.__ray_call__.remote(lambda self, by: self.value * by, 2)
+    assert sparkray.get(doubled, timeout=20) == 10
+    with pytest.raises(TypeError, match="__ray_ready__"):
+        actor.__ray_ready__.remote(1)
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        sparkray.get(actor.__ray_terminate__.remote(), timeout=20)
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        sparkray.get(actor.add.remote(), timeout=20)
