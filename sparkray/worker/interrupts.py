@@ -21,7 +21,16 @@ from sparkray.transport.channel import IOLoop
 RETRY_S = 0.002
 RETRY_MAX_S = 0.1
 
-_OURS = (os.path.dirname(os.path.dirname(__file__)) + os.sep,)
+_ROOT = os.path.dirname(os.path.dirname(__file__))
+#: What must not be interrupted: the parts beneath the libraries.  Those call code of
+#: users themselves, as `sparkray.util.futures` does, and are like it.
+_OURS = tuple(
+    os.path.join(_ROOT, part)
+    for part in (
+        *("__init__", "api", "config", "exceptions", "ids", "launch", "protocol"),
+        *("resources", "runtime", "store", "transport", "worker"),
+    )
+)
 
 
 class Interrupts:

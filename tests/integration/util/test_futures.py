@@ -1,4 +1,5 @@
 import concurrent.futures
+import functools
 import gc
 import os
 import pickle
@@ -352,3 +353,16 @@ def test_after_the_programs_end_nothing_more_is_taken() -> None:
         "print(executor.submit(pow, 2, 3).result())\n"
     )
     assert run.stdout == "8\ncannot schedule new futures after shutdown\n", run.stderr
+
+
+def test_a_call_of_a_builtin_function_can_be_aborted(tmp_path: Any) -> None:
+    begun = tmp_path / "begun"
+    calls = [functools.partial(begun.touch), functools.partial(time.sleep, 600)]
+    with Executor(1) as executor:
+        # No frame of a user's lies between the executor and what it waits for.
+        run = functools.partial.__call__
+        results = executor.map(run, calls, chunksize=2)
+        until(begun.exists, 30)
+        executor.abort()
+        with pytest.raises(sparkray.exceptions.TaskCancelledError):
+            next(results)
