@@ -12,6 +12,8 @@ from typing import Final, TypeAlias
 UNIT: Final = 10_000
 #: The largest amount that travels: in units, the sum over many nodes fits 64 bits.
 LARGEST: Final = 10.0**14
+#: A request that no node can satisfy is told to its driver after this time.
+TELL_INFEASIBLE_AFTER_S: Final = 5.0
 CPU: Final = "CPU"
 GPU: Final = "GPU"
 MEMORY: Final = "memory"
@@ -76,3 +78,11 @@ def describe(vector: Mapping[str, int]) -> str:
     """Return e.g. ``{CPU: 2, tok: 0.5}``, for messages."""
     parts = (f"{name}: {units / UNIT:g}" for name, units in sorted(vector.items()))
     return "{" + ", ".join(parts) + "}"
+
+
+def infeasible_text(request: str, largest_node: str, left_s: float) -> str:
+    """Return the line for a user whose request waits for a node that is not there."""
+    return (
+        f"a request for {request} waits: no node can satisfy it, the largest has"
+        f" {largest_node}; it fails in {left_s:.0f} s unless a larger node joins"
+    )

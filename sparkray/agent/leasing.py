@@ -69,6 +69,7 @@ class Surroundings:
     call_peer: Callable[..., Coroutine[Any, Any, Any]]  #: (node id, method, request, s)
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     changed: Callable[[], None]  #: what is free changed
+    tell: Callable[[bytes, str], None]  #: a line for the driver of a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +414,8 @@ class LeaseDesk:
             self._granted(effect)
         elif isinstance(effect, e.Fail):
             self._failed(effect)
+        elif isinstance(effect, e.Tell):
+            self._around.tell(effect.job_id, effect.text)
         elif isinstance(effect, e.Spill):
             caller = self._callers.get(effect.request_id)
             if caller is not None:

@@ -134,7 +134,11 @@ class AgentService:
             self.fleet,
             settings,
             Surroundings(
-                self.members, self.uplink.call_peer, self.spawn, self.uplink.changed
+                self.members,
+                self.uplink.call_peer,
+                self.spawn,
+                self.uplink.changed,
+                self._tell_driver,
             ),
         )
         self.jobs = JobDesk(
@@ -375,6 +379,10 @@ class AgentService:
 
     def _out_of_memory(self, worker_id: bytes, reason: str) -> None:
         self.fleet.kill(worker_id, "oom", f"{reason}; host {socket.gethostname()}")
+
+    def _tell_driver(self, job_id: bytes, text: str) -> None:
+        """Send a line of our own to the driver of a job."""
+        self._printed(Printed(job_id, "", 0, [text], True))
 
     def _printed(self, printed: Printed) -> None:
         host_name = socket.gethostname()

@@ -21,7 +21,13 @@ from sparkray.protocol import actors as p
 from sparkray.protocol import codec, control
 from sparkray.protocol.control import NodeInfo
 from sparkray.protocol.messages import Address, LeaseSpec, Strategy
-from sparkray.resources import UNIT, describe, fits
+from sparkray.resources import (
+    TELL_INFEASIBLE_AFTER_S,
+    UNIT,
+    describe,
+    fits,
+    infeasible_text,
+)
 from sparkray.transport.errors import to_wire
 
 _log = logging.getLogger(__name__)
@@ -45,6 +51,7 @@ class ActorDesk:
         alive: the living nodes.
         call_agent: (node id, method, request, seconds) -> answer.
         tell: sends rows to all agents.
+        tell_driver: sends lines to the driver of their job.
         spawn: runs a coroutine beside everything else.
         infeasible_timeout_s: how long an actor that fits no node waits for a new one.
         group: the placement group of an id, None if there is none.
@@ -56,6 +63,7 @@ class ActorDesk:
         alive: Callable[[], list[NodeInfo]],
         call_agent: CallAgent,
         tell: Callable[[list[p.ActorRow]], None],
+        tell_driver: Callable[[control.LogBatch], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         infeasible_timeout_s: float,
         group: Callable[[bytes], Group | None],
@@ -64,7 +72,8 @@ class ActorDesk:
         self._turn = itertools.count(1)
         self._turns: dict[bytes, int] = {}  #: when a node last got a spread actor
         self._alive, self._call_agent = alive, call_agent
-        self._tell, self._spawn = tell, spawn
+        self._tell, self._tell_driver, self._spawn = tell, tell_driver, spawn
+        self._told: set[tuple[bytes, str]] = set()
         self._infeasible_timeout_s = infeasible_timeout_s
         self._group = group
 
@@ -102,9 +111,12 @@ class ActorDesk:
                 node, fitting = self._choose(actor.request)
             if node is None and not fitting:
                 waited_since = waited_since or loop.time()
-                if loop.time() - waited_since >= self._infeasible_timeout_s:
+                left_s = waited_since + self._infeasible_timeout_s - loop.time()
+                if left_s <= 0:
                     self._give_up(actor, incarnation)
                     return
+                if loop.time() - waited_since >= TELL_INFEASIBLE_AFTER_S:
+                    self._tell_infeasible(actor, left_s)
             else:
                 waited_since = None
             if node is not None and await self._try(actor, incarnation, node):
@@ -220,7 +232,17 @@ class ActorDesk:
         self.perform(self.table.unplaceable(actor, incarnation, reason, b""))
         return True
 
-    def _give_up(self, actor: Actor, incarnation: int) -> None:
+    def _tell_infeasible(self, actor: Actor, left_s: float) -> None:
+        """Tell the driver that an actor waits; once for what it wants."""
+        wanted, has, _ = self._lacking(actor)
+        job_id = actor.request.spec.job_id
+        if (job_id, wanted) not in self._told:
+            self._told.add((job_id, wanted))
+            text = infeasible_text(wanted, has, left_s)
+            self._tell_driver(control.LogBatch(job_id, "", 0, "", [text], True))
+
+    def _lacking(self, actor: Actor) -> tuple[str, str, str]:
+        """Return what an actor wants, what the largest node has, and what to do."""
         spec = actor.request.spec
         wanted, selector = describe(spec.resources), spec.strategy.labels
         nodes, hint = self._alive(), ""
@@ -232,7 +254,10 @@ class ActorDesk:
             nodes = matching or nodes
         largest = max(nodes, key=lambda node: node.total.get("CPU", 0), default=None)
         has = describe(largest.total) if largest is not None else "nothing"
-        error = UnschedulableError(wanted, has, hint)
+        return wanted, has, hint
+
+    def _give_up(self, actor: Actor, incarnation: int) -> None:
+        error = UnschedulableError(*self._lacking(actor))
         self.perform(
             self.table.unplaceable(actor, incarnation, str(error), _wire(error))
         )

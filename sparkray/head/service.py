@@ -92,6 +92,7 @@ class HeadService:
             alive=self.nodes.alive,
             call_agent=self._call_agent,
             tell=self._actors_changed,
+            tell_driver=self._route,
             spawn=self._spawn,
             infeasible_timeout_s=settings.infeasible_timeout_s,
             group=lambda group_id: self.groups.table.groups.get(group_id),

@@ -312,7 +312,8 @@ class HeadReply(msgspec.Struct, array_like=True, tag=23):
 
 
 class LogLines(msgspec.Struct, array_like=True, tag=24):
-    """Agent -> driver: what workers of its job printed.
+    """Agent -> driver: what workers of its job printed; with pid 0, the cluster's own
+    words.
 
     Not repeatable.
     Answer: none.

@@ -476,6 +476,10 @@ def versions() -> dict[str, str]:
 
 def _print_lines(message: LogLines) -> None:
     """Show what a worker printed, each line with who printed it."""
+    if not message.pid:  # the cluster's own words
+        for line in message.lines:
+            log.warning("%s", line)
+        return
     stream = sys.stderr if message.is_stderr else sys.stdout
     prefix = f"({message.name} pid={message.pid}, {message.host})"
     try:

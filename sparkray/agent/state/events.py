@@ -139,6 +139,14 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class Tell:
+    """A line for the driver of a job."""
+
+    job_id: bytes
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Spill:
     request_id: int
     node_id: bytes
@@ -171,4 +179,6 @@ class Reserved:
     attempt: int
 
 
-Effect = Grant | Fail | Spill | StartWorkers | AskBack | EndWorker | Reserved
+Effect = (
+    Grant | Fail | Tell | Spill | StartWorkers | AskBack | EndWorker | Reserved
+)  # fmt: skip

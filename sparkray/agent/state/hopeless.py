@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from sparkray import labels
 from sparkray.agent.state.bundles import Bundles
-from sparkray.agent.state.events import Fail
+from sparkray.agent.state.events import Fail, Tell
 from sparkray.agent.state.nodes import ClusterMap
-from sparkray.agent.state.queues import Request
+from sparkray.agent.state.queues import Request, Shape
 from sparkray.agent.state.workers import WorkerTable
-from sparkray.resources import describe, fits
+from sparkray.resources import (
+    TELL_INFEASIBLE_AFTER_S,
+    describe,
+    fits,
+    infeasible_text,
+)
 
 
 class Judge:
@@ -28,6 +33,20 @@ class Judge:
     ) -> None:
         self._cluster, self._bundles, self._workers = cluster, bundles, workers
         self._timeout_s = timeout_s
+        self._told: set[Shape] = set()
+
+    def worth_telling(self, request: Request, now: float) -> Tell | None:
+        """Return a line on a request that waits for a node which is not there; one a
+        shape."""
+        since = request.infeasible_since
+        if since is None or now - since < TELL_INFEASIBLE_AFTER_S or request.group:
+            return None
+        if request.foreign or request.shape in self._told:
+            return None
+        self._told.add(request.shape)
+        needs, left_s = request.resources, since + self._timeout_s - now
+        text = infeasible_text(describe(needs), self._cluster.largest(needs), left_s)
+        return Tell(request.spec.job_id, text)
 
     def hopeless(self, request: Request, now: float, moved: float) -> Fail | None:
         """Return the failure of a request that will never be served.

@@ -236,6 +236,8 @@ class LeaseTable:
             if failure is not None:
                 self.waiting.remove(request)
                 effects.append(failure)
+            elif (tell := self._judge.worth_telling(request, now)) is not None:
+                effects.append(tell)
         return effects
 
     def _end(self, held: Held, reusable: bool, now: float) -> None:

@@ -43,6 +43,7 @@ class Desk:
         )
         self.granted: dict[int, list[tuple[bytes, bytes]]] = {}
         self.failed: dict[int, e.Fail] = {}
+        self.told: list[str] = []
         self.spills: list[e.Spill] = []
         self.asked: list[bytes] = []
         self.order: list[int] = []
@@ -75,6 +76,8 @@ class Desk:
             self.order.append(effect.request_id)
         elif isinstance(effect, e.Fail):
             self.failed[effect.request_id] = effect
+        elif isinstance(effect, e.Tell):
+            self.told.append(effect.text)
         elif isinstance(effect, e.Spill):
             self.spills.append(effect)
         elif isinstance(effect, e.AskBack):
@@ -352,6 +355,23 @@ def test_an_infeasible_request_fails_with_the_largest_node_named() -> None:
     assert failure.kind == "UnschedulableError"
     assert failure.args[0] == "{CPU: 64}"
     assert "CPU: 8" in failure.args[1] and "big" in failure.args[1]
+
+
+def test_an_infeasible_request_is_told_of_while_it_waits_once_a_shape() -> None:
+    desk = Desk(cpus=2)
+    desk.request(1, CPU=64)
+    desk.request(2, CPU=64)
+    desk.tick(4)
+    assert not desk.told
+    desk.tick(1)
+    assert desk.told == [
+        "a request for {CPU: 64} waits: no node can satisfy it, the largest has"
+        " {CPU: 2} (here); it fails in 10 s unless a larger node joins"
+    ]
+    desk.tick(1)
+    desk.request(3, tok=1)
+    desk.tick(6)
+    assert len(desk.told) == 2 and "{tok: 1}" in desk.told[1]
 
 
 def test_a_node_that_joins_in_time_saves_an_infeasible_request() -> None:
