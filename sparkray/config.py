@@ -63,6 +63,9 @@ class Settings:
     )
     worker_port_min: int = _setting(0, "first port for workers; 0: any free port")
     worker_port_max: int = _setting(0, "last port for workers")
+    full_tracebacks: int = _setting(
+        0, "1: tracebacks show the frames of sparkray itself as well"
+    )
     # objects
     object_store_memory: int = _setting(
         0, "bytes of the object store; 0: 30 % of memory, as far as /dev/shm has room"

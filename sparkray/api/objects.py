@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkray.api import session
+from sparkray.exceptions import SparkrayError
 from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator
+from sparkray.runtime.tracebacks import without_ours
 
 _GET_TAKES = "get takes an ObjectRef or a list of them"
 
@@ -30,14 +32,17 @@ def get(refs: ObjectRef | list[ObjectRef], *, timeout: float | None = None) -> A
         ValueError: a negative timeout.
     """
     timeout_s = _seconds("timeout", timeout)
-    if isinstance(refs, ObjectRef):
-        return session.ensure_runtime().get([refs], timeout_s)[0]
-    if not isinstance(refs, list):
-        raise TypeError(f"{_GET_TAKES}, {_not(refs)}")
-    for ref in refs:
-        if not isinstance(ref, ObjectRef):
-            raise TypeError(f"{_GET_TAKES}, {_not(ref, 'item')}")
-    return session.ensure_runtime().get(refs, timeout_s) if refs else []
+    try:
+        if isinstance(refs, ObjectRef):
+            return session.ensure_runtime().get([refs], timeout_s)[0]
+        if not isinstance(refs, list):
+            raise TypeError(f"{_GET_TAKES}, {_not(refs)}")
+        for ref in refs:
+            if not isinstance(ref, ObjectRef):
+                raise TypeError(f"{_GET_TAKES}, {_not(ref, 'item')}")
+        return session.ensure_runtime().get(refs, timeout_s) if refs else []
+    except (SparkrayError, KeyboardInterrupt) as error:
+        raise without_ours(error)  # noqa: B904 - with the cause that it has
 
 
 def put(value: Any) -> ObjectRef:

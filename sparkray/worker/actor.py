@@ -130,7 +130,7 @@ class ActorHost:
             del args, kwargs
         except BaseException as error:
             text = f"its constructor raised {_text(error)}"
-            started = ActorStarted(task_error(name, error, __file__), text)
+            started = ActorStarted(task_error(name, error), text)
             BaseException.with_traceback(error, None)
         finally:
             running.main = None
@@ -259,7 +259,7 @@ class ActorHost:
         except BaseException as error:
             if is_exit(error):
                 self.leave(error)
-            outcome = calls.failure(task, define, error, __file__)
+            outcome = calls.failure(task, define, error)
         finally:
             running.set_here(None)
             self._wake_loop()
@@ -338,7 +338,7 @@ class ActorHost:
         except BaseException as error:
             if is_exit(error):
                 self.leave(error)
-            return calls.failure(task, define, error, __file__)
+            return calls.failure(task, define, error)
 
     async def _async_arguments(self, task: PushTask) -> tuple[Any, Any]:
         """Arguments from the store may have to come from far: not on the loop."""

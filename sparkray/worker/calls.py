@@ -169,13 +169,13 @@ class Calls:
         return define.num_returns != 1 or inspect.isgenerator(value)
 
     def failure(
-        self, task: PushTask, define: DefineTask, error: BaseException, skip_file: str
+        self, task: PushTask, define: DefineTask, error: BaseException
     ) -> TaskReplied:
         """Return what to answer when user code raised."""
         if isinstance(error, SystemExit):
             answer = reply(task, "exit", exit_error(define.name, error))
         else:
-            answer = reply(task, "error", task_error(define.name, error, skip_file))
+            answer = reply(task, "error", task_error(define.name, error))
         # It would keep the arguments alive; a class may refuse the assignment.
         BaseException.with_traceback(error, None)
         return answer

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
-import traceback
 from typing import Any
 
 from sparkray.exceptions import PortableCause, SparkrayError, TaskError
+from sparkray.runtime import tracebacks
 from sparkray.store.serialize import deserialize, serialize
 
 
-def task_error(name: str, error: BaseException, skip_file: str) -> bytes:
+def task_error(name: str, error: BaseException) -> bytes:
     """Return a serialized `TaskError` for what user code raised.
 
     Args:
         name: of the task.
         error: what it raised.
-        skip_file: frames of this file on top of the traceback are left out.
     """
     try:
-        return _whole(name, error, skip_file)
+        return _whole(name, error)
     except BaseException as failure:  # a class that lets nobody look at its instances
         kinds = type(error).__name__, type(failure).__name__
         text = f"{kinds[0]} (looking at it raised {kinds[1]})"
@@ -28,8 +27,8 @@ def task_error(name: str, error: BaseException, skip_file: str) -> bytes:
         return serialize(TaskError(name, text, None, where)).to_bytes()
 
 
-def _whole(name: str, error: BaseException, skip_file: str) -> bytes:
-    text = _traceback_text(error, skip_file)
+def _whole(name: str, error: BaseException) -> bytes:
+    text = _traceback_text(error)
     where = f"pid={os.getpid()}, {platform.node()}"
     cause: BaseException | None = error
     if isinstance(error, TaskError):  # of a task that this one called
@@ -66,15 +65,11 @@ def _travels(value: Any) -> bool:
     return True
 
 
-def _traceback_text(error: BaseException, skip_file: str) -> str:
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == skip_file:
-        frames = frames.tb_next
+def _traceback_text(error: BaseException) -> str:
     try:
-        lines = traceback.format_exception(type(error), error, frames)
+        return tracebacks.text_of(error)
     except Exception as failure:  # a __str__ of the user's that raises
-        lines = [f"{type(error).__name__} (its text raised {failure!r})\n"]
-    return "".join(lines).rstrip()
+        return f"{type(error).__name__} (its text raised {failure!r})"
 
 
 def exit_error(name: str, error: SystemExit) -> bytes:

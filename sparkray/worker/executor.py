@@ -304,7 +304,7 @@ class Executor:
         if isinstance(error, KeyboardInterrupt) and self._was_stopped():
             error.__traceback__ = None
             return reply(task, "cancelled")
-        return self._calls.failure(task, define, error, __file__)
+        return self._calls.failure(task, define, error)
 
     def _was_stopped(self) -> bool:
         return self._interrupts.stopped(self._current)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support import run_driver
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT, run_driver
 
 IMPOSSIBLE = """
 import sparkray
@@ -36,3 +40,116 @@ def test_a_request_that_no_node_can_satisfy_is_told_of_while_it_waits() -> None:
     for wanted in ("{CPU: 64}", "moon: 1}"):
         (line,) = [line for line in told if wanted in line]
         assert "the largest has {CPU: 1" in line and "it fails in" in line
+
+
+FAILS = """
+import sparkray
+sparkray.init(num_cpus=2)
+
+@sparkray.remote
+def inner(x):
+    return 1 / x
+
+@sparkray.remote
+def outer(x):
+    return sparkray.get(inner.remote(x))
+
+sparkray.get(outer.remote(0))
+"""
+
+
+def script(folder: Path, text: str = FAILS) -> str:
+    """Return a driver that runs ``text`` as a script of its own."""
+    file = folder / "script.py"
+    file.write_text(text)
+    return f"import runpy; runpy.run_path({str(file)!r}, run_name='__main__')"
+
+
+def frames_of_ours(said: str) -> list[str]:
+    return [line for line in said.splitlines() if f'File "{ROOT}/sparkray' in line]
+
+
+def test_a_traceback_shows_the_users_frames_only(tmp_path: Path) -> None:
+    said = run_driver(script(tmp_path)).stderr
+    for line in ("return 1 / x", "return sparkray.get(inner.remote(x))"):
+        assert f"    {line}\n" in said
+    assert "    sparkray.get(outer.remote(0))\n" in said
+    (frame,) = frames_of_ours(said)
+    assert "in get" in frame  # Python shows where it was raised
+    assert said.count("direct cause") == 1
+
+
+def test_all_frames_are_shown_to_who_asks_for_them(tmp_path: Path) -> None:
+    run = run_driver(script(tmp_path), SPARKRAY_FULL_TRACEBACKS="1")
+    assert len(frames_of_ours(run.stderr)) > 6
+
+
+CELLS = """
+import linecache, sparkray
+
+def run_cell(name, text):
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), globals())
+
+HELPER = '''
+import sparkray
+
+def helper(x):
+    limit = 10
+    return limit / x  # in a helper's cell
+'''
+TASKS = '''# a comment
+
+@sparkray.remote
+def task(x):
+    inner = lambda: helper(x)  # in a lambda
+    return inner()  # in the task
+
+@sparkray.remote
+class Actor:
+    def method(self):
+        return helper(0)  # in the method
+'''
+sparkray.init(num_cpus=1)
+run_cell(NAME + "1.py", HELPER)
+run_cell(NAME + "2.py", TASKS)
+for ref in (task.remote(0), Actor.remote().method.remote()):
+    try:
+        sparkray.get(ref)
+    except ZeroDivisionError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["/tmp/ipykernel_1/", "<ipython-input-1-"])
+def test_lines_of_notebook_cells_are_shown(name: str, tmp_path: Path) -> None:
+    run = run_driver(script(tmp_path, f"NAME = {name!r}\n" + CELLS))
+    for place in ("a helper's cell", "a lambda", "the task", "the method"):
+        assert f"  # in {place}\n" in run.stdout, run.stdout + run.stderr
+    assert "a comment" not in run.stdout
+
+
+def test_a_script_that_is_not_on_the_workers_host_has_lines(tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    known = f"import linecache; linecache.getlines({str(file)!r}); "
+    driver = script(tmp_path, "import os; os.remove(__file__)\n" + FAILS)
+    assert "    return 1 / x\n" in run_driver(known + driver).stderr
+
+
+INTERRUPTED = """
+import os, signal, sparkray, time
+sparkray.init(num_cpus=1)
+
+@sparkray.remote
+def task(driver):
+    os.kill(driver, signal.SIGINT)
+    time.sleep(60)
+
+sparkray.get(task.remote(os.getpid()))
+"""
+
+
+def test_ctrl_c_in_get_shows_where_the_program_was(tmp_path: Path) -> None:
+    said = run_driver(script(tmp_path, INTERRUPTED)).stderr
+    assert "KeyboardInterrupt" in said and "sparkray.get(task" in said
+    assert len(frames_of_ours(said)) == 1
