@@ -114,8 +114,10 @@ class Fleet:
         for _ in range(min(count, self.table.room)):
             self._apply(self.table.handle(w.StartWanted(key), _now()))
 
-    def log_paths(self, worker_id: bytes) -> tuple[str, str]:
-        stem = os.path.join(self._options.log_dir, f"worker-{worker_id.hex()}")
+    def log_paths(self, worker_id: bytes, pid: object) -> tuple[str, str]:
+        """Return the files of what a worker prints."""
+        name = f"worker-{pid}-{worker_id.hex()}"
+        stem = os.path.join(self._options.log_dir, name)
         return f"{stem}.out", f"{stem}.err"
 
     def _pump(self) -> None:
@@ -131,7 +133,7 @@ class Fleet:
                 continue
             self._forking.add(worker_id)
             self._zygote_of[worker_id] = process
-            stdout, stderr = self.log_paths(worker_id)
+            stdout, stderr = self.log_paths(worker_id, zygote.PID)
             start = self._start_of(worker_id, key)
             process.send(zygote.ForkWorker(start, stdout, stderr))
 
@@ -370,14 +372,24 @@ class Fleet:
         if worker.kill_reason:
             reason = f"{worker.kill_reason} ({reason})"
             kind = worker.kill_kind or kind
-        stdout, stderr = self.log_paths(worker.worker_id)
-        record = DeathRecord(kind, reason, read_tail(stderr) or read_tail(stdout))
+        path, tail = self._last_words(worker)
+        if tail and not worker.kill_reason:
+            reason += f"; its output is in {path}"
+        record = DeathRecord(kind, reason, tail)
         self._deaths[worker.worker_id] = record
         if len(self._deaths) > REMEMBERED_DEATHS:
             self._deaths.popitem(last=False)
         for waiting in self._asking.pop(worker.worker_id, ()):
             if not waiting.done():
                 waiting.set_result(record)
+
+    def _last_words(self, worker: Worker) -> tuple[str, str]:
+        """Return the file of what a worker printed last, and its end."""
+        stdout, stderr = self.log_paths(worker.worker_id, worker.pid)
+        for path in (stderr, stdout):
+            if tail := read_tail(path):
+                return path, tail
+        return stdout, ""
 
     async def death_of(self, worker_id: bytes) -> DeathRecord:
         """Return how a worker ended; waits for that, at most `DEATH_WAIT_S`."""

@@ -362,7 +362,7 @@ class AgentService:
 
     def _worker_started(self, worker: Worker) -> None:
         job_id = worker.key.job_id
-        paths = self.fleet.log_paths(worker.worker_id)
+        paths = self.fleet.log_paths(worker.worker_id, worker.pid)
         shown = self.jobs.wants_logs(job_id)
         self.logs.follow(worker.worker_id, job_id, worker.pid, paths, shown)
 

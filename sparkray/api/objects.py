@@ -10,6 +10,7 @@ from sparkray.api import session
 from sparkray.exceptions import SparkrayError
 from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator
 from sparkray.runtime.tracebacks import without_ours
+from sparkray.words import counted
 
 _GET_TAKES = "get takes an ObjectRef or a list of them"
 
@@ -121,12 +122,12 @@ def _check_counts(refs: Sequence[Any], num_returns: int) -> None:
     distinct = len(set(refs))
     if distinct != len(refs):
         raise ValueError(
-            f"wait got {len(refs)} refs, only {distinct} of them different"
+            f"wait got {counted(len(refs), 'ref')}, only {distinct} of them different"
         )
     if not 1 <= num_returns <= len(refs):
         raise ValueError(
-            f"wait cannot return {num_returns} of {len(refs)} refs: num_returns must be"
-            " between 1 and the number of refs"
+            f"wait cannot return {num_returns} of {counted(len(refs), 'ref')}:"
+            " num_returns must be between 1 and the number of refs"
         )
 
 

@@ -44,9 +44,26 @@ class CallSignature:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(
-                f"{self._name}{self._signature} cannot be called so: {error}"
-            ) from None
+            shown = _shown(self._signature)
+            text = f"{self._name}{shown} cannot be called so: {error}"
+            raise TypeError(text) from None
+
+
+class _Dots:
+    """Stands for a default that is not known here."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _shown(signature: inspect.Signature) -> inspect.Signature:
+    """Return the signature as a message shows it."""
+    return signature.replace(
+        parameters=[
+            p.replace(default=_Dots()) if p.default is ... else p
+            for p in signature.parameters.values()
+        ]
+    )
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:

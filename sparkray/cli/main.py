@@ -20,6 +20,7 @@ from sparkray.cli.signals import EndSignals
 from sparkray.config import Settings, unknown_variables
 from sparkray.launch import discovery, process
 from sparkray.launch.discovery import Node
+from sparkray.words import counted
 
 
 class _JsonObject(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -165,8 +166,8 @@ def stop(
         click.echo(f"{'still runs' if node in left else 'stopped'}: process {node.pid}")
     if left:
         raise click.ClickException(
-            f"{len(left)} of {len(nodes)} nodes still run after {timeout_s:g} s;"
-            " --force ends them"
+            f"after {timeout_s:g} s {len(left)} of {counted(len(nodes), 'node')} still"
+            " there; --force ends what does not end by itself"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from sparkray.launch.discovery import Node
 from sparkray.protocol.control import JobInfo, NodeInfo, StatusReport
 from sparkray.resources import MEMORY, OBJECT_STORE_MEMORY, UNIT, describe, total
+from sparkray.words import counted
 
 _GIB = 1 << 30
 
@@ -39,7 +40,7 @@ def clusters(nodes: Iterable[Node]) -> str:
     for node in nodes:
         by_head.setdefault(node.head, []).append(node)
     return "\n".join(
-        f"  {head}  ({len(members)} node{'s' * (len(members) > 1)} here, process"
+        f"  {head}  ({counted(len(members), 'node')} here, process"
         f" {', '.join(str(member.pid) for member in members)})"
         for head, members in by_head.items()
     )

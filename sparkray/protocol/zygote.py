@@ -13,6 +13,8 @@ import msgspec
 
 from sparkray.exceptions import ProtocolError
 
+#: In the name of a worker's file: its process id, which only the worker knows in time.
+PID = "{pid}"
 #: Set where OMP_NUM_THREADS is ours to choose: it follows the CPUs of the running task.
 OMP_FOLLOWS = "SPARKRAY_OMP_FOLLOWS_CPUS"
 
@@ -46,7 +48,8 @@ class Prepare(msgspec.Struct, array_like=True, tag=1):
 
 
 class ForkWorker(msgspec.Struct, array_like=True, tag=2):
-    """Agent -> zygote: fork a worker whose output goes to these files.
+    """Agent -> zygote: fork a worker whose output goes to these files; `PID` in their
+    names stands for its process id.
 
     Not repeatable.
     Answer: `Forked`, later `Exited`.

@@ -30,6 +30,7 @@ from sparkray.runtime.state.objects import FAILED, INLINE, PENDING, Entry
 from sparkray.runtime.state.scheduling import LeasedWorker, Task, TemplateState
 from sparkray.runtime.submit import Submitter
 from sparkray.store.serialize import serialize
+from sparkray.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +135,8 @@ class Actors:
             state = self._method_state(client, method, depth)
         if 0 <= client.max_pending <= client.queue.pending():
             raise PendingCallsLimitExceeded(
-                f"{client.max_pending} calls of {client.describe()} wait already;"
-                " wait for some of them first"
+                f"{counted(client.max_pending, 'call')} of {client.describe()} not done"
+                " yet: wait for some of them first"
             )
         pin = None
         if ref is not None:

@@ -31,6 +31,8 @@ class ConnectOptions:
         timeout_s: how long attaching may take.
         settings: of this process; the agent's shared ones win.
         tls: contexts of a server and of a client for channels between hosts.
+        forked_from: id of the process that this one was forked from, which had joined
+            already; 0 if none.
     """
 
     agent_socket: str
@@ -46,6 +48,7 @@ class ConnectOptions:
     timeout_s: float = 30.0
     settings: Settings = field(default_factory=Settings)
     tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
+    forked_from: int = 0
 
     def socket_path(self, worker_id: bytes) -> str:
         """Return where a runtime with this id listens on its host."""

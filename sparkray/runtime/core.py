@@ -90,7 +90,7 @@ class Runtime:
         self.find_module: Callable[[str], str] = lambda name: ""
         loop = IOLoop("sparkray-io")
         self.shared = shared = Shared(loop, options.settings)
-        self.ownership = Ownership(shared)
+        self.ownership = Ownership(shared, options.forked_from)
         self._segments = WritableSegments()
         self.fetcher = Fetcher(shared, self.ownership, self._segments)
         self.submitter = Submitter(shared, self.ownership, self.fetcher)
@@ -453,6 +453,7 @@ def _after_fork_in_child() -> None:
             job_id=runtime.job_id,
             worker_id=b"",
             config=runtime.config,
+            forked_from=os.getppid(),
         )
 
 

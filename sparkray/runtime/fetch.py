@@ -44,6 +44,7 @@ from sparkray.runtime.submit import Submitter, describe
 from sparkray.runtime.waiter import FutureWaiter, Waiter
 from sparkray.store.segment import WritableSegments, map_for_reading
 from sparkray.store.serialize import Serialized, deserialize, serialize
+from sparkray.words import counted
 
 #: First byte of the value of a ``num_returns="dynamic"`` task: a list of object ids.
 DYNAMIC_KIND: Final = 0x06
@@ -398,10 +399,10 @@ class Fetcher:
         with self._shared.lock:
             pending = [entry for entry in entries if entry.state == PENDING]
             if not pending:
-                return f"{len(entries)} objects, which came just now"
+                return f"{counted(len(entries), 'object')}, there only now"
             first = pending[0]
             return (
-                f"{len(pending)} of {len(entries)} objects; the first is"
+                f"{len(pending)} of {counted(len(entries), 'object')}; the first is"
                 f" {first.id.hex()}, {self._why_pending(first)}"
             )
 

@@ -59,8 +59,9 @@ class _Asker:
 class Ownership:
     """This process as owner and as borrower."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, forked_from: int = 0) -> None:
         self._shared = shared
+        self._forked_from = forked_from
         self._table = shared.table
         self.settle: Callable[[], None]  #: the submitter's: queue what became ready
 
@@ -72,10 +73,13 @@ class Ownership:
         """
         entry = self._table.entries.get(ref._id)
         if entry is None:
-            reason = (
-                "it belongs to a session of sparkray that has ended, or to the process"
-                " that this one was forked from"
-            )
+            reason = "it belongs to a session of sparkray that has ended"
+            if self._forked_from:
+                reason = (
+                    f"this process was forked from process {self._forked_from}, and a"
+                    " ref cannot be taken along: get the value"
+                    " before the fork, or make the object after it"
+                )
             raise ObjectLostError(ref.hex(), reason)
         return entry
 

@@ -13,6 +13,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sparkray.words import counted
+
 #: Of the memory that is a node's share of its host, so much is for objects.
 OBJECT_STORE_FRACTION = 0.3
 #: And of what is free in /dev/shm at most so much.
@@ -175,13 +177,15 @@ def too_few(least: int, executors: int, nodes: int, *, dynamic: bool) -> str:
             else "spark.executor.instances"
         )
         return (
-            f"asked for {least} nodes, but Spark has {executors} executors to carry one"
+            f"asked for {counted(least, 'node')}, but Spark has"
+            f" {counted(executors, 'executor')} to carry one"
             f" each: ask for at most {executors}, or give Spark more executors ({more})"
         )
     return (
-        f"asked for {least} nodes, and only {nodes} came up on Spark's {executors}"
-        " executors: other Spark stages may occupy all slots, or Python starts slowly"
-        " there (start_timeout_s, or SPARKRAY_SPARK_START_TIMEOUT_S)"
+        f"asked for {counted(least, 'node')}, and only {nodes} came up on Spark's"
+        f" {counted(executors, 'executor')}: other Spark stages may occupy all"
+        " slots, or Python starts slowly there (start_timeout_s, or"
+        " SPARKRAY_SPARK_START_TIMEOUT_S)"
     )
 
 

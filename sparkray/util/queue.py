@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import sparkray
 from sparkray.exceptions import SparkrayError
+from sparkray.words import counted
 
 __all__ = ["Empty", "Full", "Queue"]
 
@@ -196,7 +197,8 @@ class _Items:
     async def put_batch(self, items: list[Any]) -> tuple[bool, Any]:
         size, limit = self._queue.qsize(), self._queue.maxsize
         if 0 < limit < size + len(items):
-            return False, f"no room for {len(items)} items: it holds {size} of {limit}"
+            wanted = counted(len(items), "item")
+            return False, f"no room for {wanted}: it holds {size} of {limit}"
         for item in items:
             self._queue.put_nowait(item)
         return True, None
@@ -204,7 +206,7 @@ class _Items:
     async def get_batch(self, num_items: int) -> tuple[bool, Any]:
         size = self._queue.qsize()
         if size < num_items:
-            return False, f"it holds {size} items, not {num_items}"
+            return False, f"it holds {counted(size, 'item')}, not {num_items}"
         return True, [self._queue.get_nowait() for _ in range(num_items)]
 
     async def size(self) -> int:

@@ -24,6 +24,7 @@ from sparkray.runtime.functions import DYNAMIC, STREAMING
 from sparkray.runtime.refs import ObjectRef, collecting
 from sparkray.store.serialize import Serialized, serialize
 from sparkray.transport.channel import Channel
+from sparkray.words import counted
 
 #: Answers of short tasks may wait this long for company.
 BATCH_S: Final = 0.0005
@@ -252,11 +253,12 @@ def _exactly(count: int, value: Any, name: str) -> list[Any]:
     except TypeError:
         raise ValueError(
             f"{name} declares num_returns={count} but returned one"
-            f" {type(value).__name__}; return {count} values"
+            f" {type(value).__name__}; return {counted(count, 'value')}"
         ) from None
     if len(items) != count:
         raise ValueError(
-            f"{name} declares num_returns={count} but returned {len(items)} values"
+            f"{name} declares num_returns={count} but returned"
+            f" {counted(len(items), 'value')}"
         )
     return items
 

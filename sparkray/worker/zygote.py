@@ -18,6 +18,7 @@ import atexit
 import contextlib
 import ctypes
 import errno
+import faulthandler
 import gc
 import importlib
 import os
@@ -194,6 +195,7 @@ def become_worker(request: zygote.ForkWorker) -> WorkerStart:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _redirect(request.stdout, 1)
     _redirect(request.stderr, 2)
+    faulthandler.enable(2, all_threads=False)  # a crash shows where the code was
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
@@ -218,7 +220,7 @@ def enter_environment(start: WorkerStart) -> None:
 
 def _redirect(path: str, fd: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    opened = os.open(path, flags, 0o600)
+    opened = os.open(path.replace(zygote.PID, str(os.getpid())), flags, 0o600)
     os.dup2(opened, fd)
     os.close(opened)
 

@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2] / "sparkray"
 PUBLIC = "the names in sparkray/__init__.py"
 VERSION = "sparkray.__version__"
-BASE = {"ids", "exceptions", "resources", "labels", "config", VERSION}
+BASE = {"ids", "exceptions", "resources", "labels", "words", "config", VERSION}
 WIRE = BASE | {"protocol", "transport"}
-LIBRARY = {PUBLIC, VERSION, "exceptions", "util"}
+LIBRARY = {PUBLIC, VERSION, "exceptions", "util", "words"}
 
 #: What a part may import.  The longest prefix of a module's name decides.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ids": set(),
     "resources": set(),
     "labels": set(),
+    "words": set(),
     "exceptions": {"ids"},
     "config": {"resources"},
     "protocol": {"ids", "exceptions", "resources"},
@@ -48,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 #: Parts, folders or modules that hold decisions: no sockets, no clock of their own.
-PURE = {"exceptions", "resources", "labels", "protocol", "state", "sizing", "options"}
+PURE = {"exceptions", "resources", "labels", "words", "protocol", "state", "sizing"}
+PURE |= {"options"}
 NOT_PURE_BY_NAME = {"util/state.py"}
 IMPURE = {"asyncio", "grpc", "logging", "multiprocessing", "os", "pathlib", "pyspark"}
 IMPURE |= {"queue", "random", "secrets", "socket", "subprocess", "threading", "time"}

@@ -117,7 +117,7 @@ class Judge:
             "UnschedulableError",
             (
                 f"{describe(request.resources)} at nesting depth {request.spec.depth}",
-                f"{most} worker processes, which all wait for nested tasks",
+                f"room for {most} workers at most, and all wait for nested tasks",
                 "raise max_workers (SPARKRAY_MAX_WORKERS) or nest less deeply",
             ),
         )

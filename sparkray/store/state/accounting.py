@@ -41,6 +41,7 @@ from sparkray.store.state.objects import (
 )
 from sparkray.store.state.rooms import RESTORER, Room, RoomTable
 from sparkray.store.state.segments import Segment, SegmentTable, capacity_for
+from sparkray.words import counted
 
 
 class Accounting:
@@ -118,7 +119,9 @@ class Accounting:
         segments += [room.segment for room in writing if room.segment is not None]
         freed = self.used_bytes - sum(s.capacity_bytes for s in segments)
         parts = describe(objects, [room.size_bytes for room in writing], freed)
-        waiting = f"; {self.waiting} requests wait" if self.waiting else ""
+        waiting = (
+            f"; waiting: {counted(self.waiting, 'request')}" if self.waiting else ""
+        )
         return f"{self.used_bytes} bytes used ({parts}){waiting}"
 
     # --- creating ---

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sparkray.store.state.segments import Segment
+from sparkray.words import counted
 
 #: Holder of a segment that is being copied to disk.
 SPILLER: Final = "(spilling)"
@@ -137,7 +138,7 @@ def describe(
     for stored in objects:
         kinds.setdefault(_kind_of(stored), []).append(stored.size_bytes)
     parts = [
-        f"{sum(sizes)} bytes in {len(sizes)} objects {kind}"
+        f"{sum(sizes)} bytes in {counted(len(sizes), 'object')} {kind}"
         for kind, sizes in sorted(kinds.items())
     ]
     if freed_bytes:

@@ -48,8 +48,11 @@ class Node:
         zygotes = {child.pid for child in psutil.Process(self.node.pid).children()}
         return [p for p in self.processes() if p.ppid() in zygotes]
 
-    def log_of(self, worker_id: bytes, kind: str = "out") -> Path:
-        return Path(self.node.session_dir, "logs", f"worker-{worker_id.hex()}.{kind}")
+    def log_of(self, worker_id: bytes, kind: str = "out") -> Any:
+        logs = Path(self.node.session_dir, "logs")
+        return eventually(
+            lambda: next(logs.glob(f"worker-*-{worker_id.hex()}.{kind}"), None)
+        )
 
 
 @pytest.fixture

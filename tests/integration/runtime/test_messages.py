@@ -153,3 +153,79 @@ def test_ctrl_c_in_get_shows_where_the_program_was(tmp_path: Path) -> None:
     said = run_driver(script(tmp_path, INTERRUPTED)).stderr
     assert "KeyboardInterrupt" in said and "sparkray.get(task" in said
     assert len(frames_of_ours(said)) == 1
+
+
+CRASHES = """
+import ctypes, os, sparkray, sys
+sparkray.init(num_cpus=1)
+
+@sparkray.remote(max_retries=0)
+def segfault():
+    ctypes.string_at(0)  # the line that crashed
+
+@sparkray.remote(max_retries=0)
+def leave():
+    print("famous last words", file=sys.stderr, flush=True)
+    os._exit(7)
+
+@sparkray.remote
+class Actor:
+    def segfault(self):
+        ctypes.string_at(0)
+
+for ref in (segfault.remote(), leave.remote(), Actor.remote().segfault.remote()):
+    try:
+        sparkray.get(ref)
+    except sparkray.exceptions.ClusterError as error:
+        path = re.search(r"its output is in (/.*err)", str(error))[1]
+        pid = re.search(r"process (\\d+) on", str(error))[1]
+        assert f"worker-{pid}-" in path, path
+        print(type(error).__name__, error)
+        print("file:", open(path).read())
+"""
+
+
+def test_a_crash_says_where_it_was_and_names_the_file(tmp_path: Path) -> None:
+    run = run_driver(script(tmp_path, "import re\n" + CRASHES))
+    assert run.returncode == 0, run.stderr
+    fault, left, actor = run.stdout.split("file:")[:3]
+    assert "SIGSEGV" in fault and "Segmentation fault" in fault
+    assert "script.py" in fault and "in segfault" in fault
+    assert "exited with code 7" in left and "famous last words" in left
+    assert "SIGSEGV" in actor and "in segfault" in actor
+
+
+FORKED = """
+import os, sparkray
+sparkray.init(num_cpus=2)
+
+def in_a_child(refs):
+    pid = os.fork()
+    if pid == 0:
+        for use in (sparkray.get, sparkray.wait):
+            try:
+                use(refs)
+            except sparkray.exceptions.ObjectLostError as error:
+                print("child", error, flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    print("parent", pid, os.getpid(), flush=True)
+
+in_a_child([sparkray.put(1)])
+
+@sparkray.remote
+def task(refs):
+    in_a_child(refs)
+
+sparkray.get(task.remote([sparkray.put(2)]))
+sparkray.shutdown()
+"""
+
+
+def test_a_ref_in_a_forked_child_is_refused_with_what_to_do() -> None:
+    run = run_driver(FORKED)
+    said = [line for line in run.stdout.splitlines() if " is lost: " in line]
+    parents = [line.split()[-1] for line in run.stdout.splitlines() if "parent" in line]
+    assert len(said) == 4 and len(parents) == 2, run.stdout + run.stderr
+    for line, parent in zip(said, [parents[0]] * 2 + [parents[1]] * 2, strict=True):
+        assert f"forked from process {parent}" in line and "before the fork" in line

@@ -57,3 +57,10 @@ def test_a_function_that_does_not_tell_takes_anything() -> None:
     signature = CallSignature(getattr, "getattr")
     assert signature.fewest == 0
     signature.check((1, 2, 3, 4), {"x": 5})
+
+
+def test_a_default_that_is_not_known_is_shown_by_dots() -> None:
+    def add(k: Any = ...) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Counter\.add\(k: .* = \.\.\.\)"):
+        CallSignature(add, "Counter.add").check((1, 2), {})

@@ -220,7 +220,7 @@ def test_a_full_store_says_what_takes_its_room() -> None:
     table.create("a", b"y", 8 * PAGE)
     text = table.describe()
     assert "32768 bytes in 1 objects in use by readers" in text
-    assert "1 requests wait" in text
+    assert "waiting: 1 request" in text
     table.free([b"x"])
     assert "32768 bytes of freed objects that are still in use" in table.describe()
 
