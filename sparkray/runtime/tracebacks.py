@@ -9,10 +9,9 @@ import os
 import traceback
 from typing import Final, TypeVar
 
-import sparkray
 from sparkray.exceptions import SparkrayError
 
-_OURS: Final = os.path.dirname(os.path.abspath(sparkray.__file__)) + os.sep
+_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _E = TypeVar("_E", bound=BaseException)
 
 

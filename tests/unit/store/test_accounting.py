@@ -219,7 +219,7 @@ def test_a_full_store_says_what_takes_its_room() -> None:
     table.pin("reader", b"x")
     table.create("a", b"y", 8 * PAGE)
     text = table.describe()
-    assert "32768 bytes in 1 objects in use by readers" in text
+    assert "32768 bytes in 1 object in use by readers" in text
     assert "waiting: 1 request" in text
     table.free([b"x"])
     assert "32768 bytes of freed objects that are still in use" in table.describe()
