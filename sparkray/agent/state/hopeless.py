@@ -44,8 +44,8 @@ class Judge:
         if request.foreign or request.shape in self._told:
             return None
         self._told.add(request.shape)
-        needs, left_s = request.resources, since + self._timeout_s - now
-        text = infeasible_text(describe(needs), self._cluster.largest(needs), left_s)
+        wanted, largest, _ = self._unschedulable(request, "").args
+        text = infeasible_text(wanted, largest, since + self._timeout_s - now)
         return Tell(request.spec.job_id, text)
 
     def hopeless(self, request: Request, now: float, moved: float) -> Fail | None:
