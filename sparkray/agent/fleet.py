@@ -38,6 +38,8 @@ LINGER_S = 1.0
 MAX_FAILED_STARTS = 3
 #: How many ended workers are remembered, for those who ask.
 REMEMBERED_DEATHS = 2_000
+#: So many lines of standard output are quoted before what is on standard error.
+FEW_LINES = 5
 #: How long somebody who asks waits for the end of a process.
 DEATH_WAIT_S = 5.0
 
@@ -384,12 +386,13 @@ class Fleet:
                 waiting.set_result(record)
 
     def _last_words(self, worker: Worker) -> tuple[str, str]:
-        """Return the file of what a worker printed last, and its end."""
+        """Return a file of what a worker printed, and the ends of both."""
         stdout, stderr = self.log_paths(worker.worker_id, worker.pid)
-        for path in (stderr, stdout):
-            if tail := read_tail(path):
-                return path, tail
-        return stdout, ""
+        printed, said = read_tail(stdout), read_tail(stderr)
+        if not said:
+            return stdout, printed
+        few = printed.splitlines()[-FEW_LINES:]
+        return stderr, "\n".join([*few, said])
 
     async def death_of(self, worker_id: bytes) -> DeathRecord:
         """Return how a worker ended; waits for that, at most `DEATH_WAIT_S`."""
