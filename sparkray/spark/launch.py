@@ -203,7 +203,7 @@ class Launcher:
         context, text = self._facts.context, "sparkray node (runs tasks until shutdown)"
         if context is not None:
             context.setJobGroup(self._group, text)
-        if hasattr(self._facts.spark, "addTag"):
+        else:  # Spark 3.5 has this method on Connect sessions only
             self._facts.spark.addTag(self._group)
 
     def _cancel(self) -> None:

@@ -141,7 +141,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("SPARKRAY_TEST_FOLDER") == str(folder):
+            if process.environ().get("TEST_FOLDER") == str(folder):
                 found.append(process)
         except psutil.Error:
             continue
@@ -197,7 +197,7 @@ def run_driver(folder: Path) -> Iterator[Callable[[str], Driver]]:
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(REPO),
         "SPARKRAY_TEMP_DIR": str(folder / "s"),
-        "SPARKRAY_TEST_FOLDER": str(folder),
+        "TEST_FOLDER": str(folder),
         "SPARKRAY_SPARK_START_TIMEOUT_S": "240",  # a busy machine
         "SPARK_LOCAL_DIRS": str(folder / "spark"),
         "SPARK_WORKER_DIR": str(folder / "work"),

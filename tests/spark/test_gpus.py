@@ -10,7 +10,7 @@ Run = Callable[[str], Driver]
 START = """
     from pathlib import Path
 
-    script = Path(os.environ["SPARKRAY_TEST_FOLDER"]) / "gpus.sh"
+    script = Path(os.environ["TEST_FOLDER"]) / "gpus.sh"
     found = json.dumps({"name": "gpu", "addresses": ["4", "7"]})
     script.write_text(f"#!/bin/sh\\necho '{found}'\\n")
     script.chmod(0o755)
@@ -27,7 +27,7 @@ START = """
 
     @sparkray.remote(num_gpus=1)
     def hold(other):
-        begun = Path(os.environ["SPARKRAY_TEST_FOLDER"])
+        begun = Path(os.environ["TEST_FOLDER"])
         (begun / os.environ["CUDA_VISIBLE_DEVICES"]).touch()
         deadline = time.monotonic() + 60
         while not (begun / other).exists() and time.monotonic() < deadline:

@@ -25,7 +25,7 @@ def test_nested_tasks_in_a_pandas_udf_runs_as_it_is(
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]),
         "SPARKRAY_TEMP_DIR": str(folder / "s"),
-        "SPARKRAY_TEST_FOLDER": str(folder),
+        "TEST_FOLDER": str(folder),
         "SPARKRAY_SPARK_START_TIMEOUT_S": "240",  # a busy machine
         "SPARK_LOCAL_DIRS": str(folder / "spark"),
         "SPARK_WORKER_DIR": str(folder / "work"),
