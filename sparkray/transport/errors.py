@@ -42,6 +42,7 @@ KINDS: Final[Mapping[type[BaseException], str]] = {
     exceptions.WorkerCrashedError: "ABORTED",
     exceptions.NodeDiedError: "ABORTED",
     exceptions.OutOfMemoryError: "ABORTED",
+    exceptions.ActorError: "UNKNOWN",
     exceptions.ActorDiedError: "FAILED_PRECONDITION",
     exceptions.ActorUnavailableError: "UNAVAILABLE",
     exceptions.ObjectLostError: "DATA_LOSS",

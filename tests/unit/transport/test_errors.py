@@ -31,6 +31,7 @@ EXAMPLES: list[Exception] = [
     exceptions.WorkerCrashedError("f", "signal 9", "last words"),
     exceptions.NodeDiedError("f", "node gone"),
     exceptions.OutOfMemoryError("f", "95 %"),
+    exceptions.ActorError("A"),
     exceptions.ActorDiedError("A"),
     exceptions.ActorUnavailableError("A"),
     exceptions.ObjectLostError("00ff", "evicted"),
