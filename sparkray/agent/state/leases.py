@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sparkray.agent.state.bundles import Bundle, BundleKey, Bundles
+from sparkray.agent.state.bundles import Bundle, Bundles
 from sparkray.agent.state.claims import Claims, lent
 from sparkray.agent.state.devices import Devices, Share
 from sparkray.agent.state.events import (
-    AskBack,
     BundlesReturned,
     Claimed,
     ClaimEnded,
@@ -44,17 +43,16 @@ from sparkray.agent.state.events import (
     WorkerGone,
     WorkerReady,
 )
+from sparkray.agent.state.fairness import Fairness
 from sparkray.agent.state.hopeless import Judge
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.queues import Request, ShapeQueue, WaitingRoom
-from sparkray.agent.state.rotation import ACTOR, Held, Rotation
+from sparkray.agent.state.rotation import ACTOR, Held
 from sparkray.agent.state.walk import Walk
 from sparkray.agent.state.workers import PoolKey, WorkerTable
 from sparkray.labels import matches
-from sparkray.resources import CPU, GPU, Vector, fits, give_back, take
+from sparkray.resources import CPU, GPU, Vector, give_back, take
 
-#: A request that never fits beside smaller ones has the node kept free for it then.
-STARVING_AFTER_S: Final = 1.0
 #: A worker that was told to make room and has not by then: another is told, too.
 LEAVE_WITHIN_S: Final = 0.5
 #: A request that another node refused goes to none for this time.
@@ -101,6 +99,9 @@ class LeaseTable:
         self.held: dict[bytes, Held] = {}
         self._by_worker: dict[bytes, Held] = {}
         self._judge = Judge(cluster, self.bundles, workers, infeasible_timeout_s)
+        self.fairness = Fairness(
+            cluster, self.bundles, devices, self.waiting, self.held, min_hold_s
+        )
         self._min_hold_s = min_hold_s
         self._new_id = new_id
         self._on_grant, self._on_return = on_grant, on_return
@@ -227,7 +228,7 @@ class LeaseTable:
         claimed = self.claims.ask_back(
             self.held.values(), self.available, self._min_hold_s, now
         )
-        return [*self._give_up(now), *claimed, *self._ask_back(now)]
+        return [*self._give_up(now), *claimed, *self.fairness.ask_back(now)]
 
     def _give_up(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -266,7 +267,7 @@ class LeaseTable:
             return [*reserved]
         walk = Walk(dict(self.available), self.devices, effects=[*reserved])
         self.claims.hold_back(walk.room)
-        starving = self._starving(now)
+        starving = self.fairness.starving(now)
         if starving is not None:  # first in line, and its place is kept
             self._place(starving, walk, now)
             take(walk.room, starving.resources)
@@ -424,7 +425,7 @@ class LeaseTable:
         first = self.cluster.peers and not walk.placed.get(request.request_id)
         if strategy.kind == "SPREAD" and first:
             return self.cluster.spread(needs, labels)
-        here = self._could_be_here(request)
+        here = self.fairness.could_be_here(request)
         if here and (walk.fits(needs) or not self.cluster.peers):
             return own
         free = self.cluster.free_peer(needs, labels)
@@ -438,84 +439,9 @@ class LeaseTable:
         self.cluster.sent(node, needs, count)
         request.spilled = True
         self.waiting.took_turn(request.shape, request.holder)
-        patient = not self._could_be_here(request)
+        patient = not self.fairness.could_be_here(request)
         patient = patient or request.spec.strategy.kind == "NODE"
         walk.effects.append(Spill(request.request_id, node.node_id, count, patient))
-
-    # --- fairness over time -----------------------------------------------------------
-
-    def _starving(self, now: float) -> Request | None:
-        """Return the request that the node is kept free for at the moment.
-
-        Only in the first half of each doubling of its waiting time: if what is in its
-        way does not end, the others must not wait for ever either.
-        """
-        oldest: Request | None = None
-        for queue in self.waiting.queues():
-            request = queue.head()
-            waited = now - request.arrived
-            if request.group:
-                continue
-            if waited < STARVING_AFTER_S or request.spilled or request.capped_since:
-                continue
-            if self._fits_now(request) or not self._could_be_here(request):
-                continue
-            if oldest is None or request.arrived < oldest.arrived:
-                oldest = request
-        if oldest is None or self.waiting.deeper_than(oldest):
-            return None
-        waited = (now - oldest.arrived) / STARVING_AFTER_S
-        doubling: float = 2 ** (int(waited).bit_length() - 1)
-        return oldest if waited < 1.5 * doubling else None
-
-    def _ask_back(self, now: float) -> list[Effect]:
-        heads = [queue.head() for queue in self.waiting.queues()]
-        waiting = [request for request in heads if self._waits_for_room(request)]
-        pools: dict[BundleKey | None, list[Request]] = {}
-        for request in waiting:
-            pools.setdefault(self._pool_of(request), []).append(request)
-        return [
-            AskBack(held.worker_id)
-            for key, requests in pools.items()
-            for held in self._rotation(key, now).choose(requests)
-        ]
-
-    def _pool_of(self, request: Request) -> BundleKey | None:
-        """Return the bundle that could serve a request; None for the node itself."""
-        if not request.group or request.capped_since is not None:
-            return None
-        fitting = [
-            bundle
-            for bundle in self.bundles.of(request)
-            if fits(request.resources, bundle.total)
-        ]
-        return max(fitting, key=_cpu_free).key if fitting else None
-
-    def _rotation(self, key: BundleKey | None, now: float) -> Rotation:
-        bundle = None if key is None else self.bundles.here[key]
-        held = [lease for lease in self.held.values() if lease.bundle is bundle]
-        room = dict(self.available if bundle is None else bundle.available)
-        if GPU in room:  # what is free may be in parts
-            devices = self.devices if bundle is None else bundle.devices
-            room[GPU] = devices.largest()
-        return Rotation(held, room, self._min_hold_s, now)
-
-    def _waits_for_room(self, request: Request) -> bool:
-        if request.spilled or request.capped_since is not None:
-            return not request.spilled
-        if request.group:
-            bundles = self.bundles.of(request)
-            return any(fits(request.resources, b.total) for b in bundles) and not any(
-                b.fits(request.resources) for b in bundles
-            )
-        return self._could_be_here(request) and not self._fits_now(request)
-
-    def _could_be_here(self, request: Request) -> bool:
-        return self.cluster.own.could_serve(request.resources, request.labels)
-
-    def _fits_now(self, request: Request) -> bool:
-        needs = request.resources
-        return fits(needs, self.available) and self.devices.fits(needs.get(GPU, 0))
 
     # --- what others ask --------------------------------------------------------------
 
@@ -546,10 +472,6 @@ class LeaseTable:
 
 def _pool(request: Request) -> PoolKey:
     return PoolKey(request.spec.job_id, request.spec.runtime_env)
-
-
-def _cpu_free(bundle: Bundle) -> int:
-    return bundle.available.get(CPU, 0)
 
 
 def _cpu_part(resources: Vector) -> Vector:

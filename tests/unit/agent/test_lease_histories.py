@@ -266,7 +266,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def nothing_waits_that_could_be_served(self) -> None:
         assert {request.request_id for request in self.table.waiting} == self.waiting
-        if self.table._starving(self.now) is not None or self.starting:
+        if self.table.fairness.starving(self.now) is not None or self.starting:
             return
         for request in self.table.waiting:
             if request.capped_since is not None:
