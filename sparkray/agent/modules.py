@@ -25,6 +25,7 @@ class ModuleDesk:
     ) -> None:
         self._jobs, self._environments, self._uplink = jobs, environments, uplink
         self._asked: dict[int, asyncio.Future[str]] = {}
+        self._looking: dict[tuple[bytes, str], asyncio.Future[str]] = {}
         self._numbers = itertools.count()
 
     async def directory_of(self, job_id: bytes, name: str) -> str:
@@ -34,7 +35,13 @@ class ModuleDesk:
             ConnectionError, TimeoutError: the driver does not answer.
             RuntimeEnvSetupError: it has one that does not arrive.
         """
-        package = await self._package_of(job_id, name)
+        key = job_id, name
+        looking = self._looking.get(key)
+        if looking is None:  # many workers may want the same at a time
+            looking = asyncio.ensure_future(self._package_of(job_id, name))
+            looking.add_done_callback(lambda _: self._looking.pop(key, None))
+            self._looking[key] = looking
+        package = await asyncio.shield(looking)
         return await self._environments.package(package) if package else ""
 
     async def ask_driver(self, job_id: bytes, name: str) -> PeerModule:

@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 import sysconfig
-import threading
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Final
 
@@ -31,8 +30,6 @@ _NEVER: Final = frozenset(["__main__", "sparkray", "pyspark", "py4j"])
 _INSTALLED: Final = frozenset(["site-packages", "dist-packages"])
 #: Of a directory without ``__init__.py`` only Python files travel.
 _ONLY_PYTHON: Final = ("*", "!*/", "!*.py")
-
-_one_at_a_time = threading.Lock()  #: many workers may want the same
 
 
 def is_installed(path: str) -> bool:
@@ -112,16 +109,15 @@ def ship(runtime: Runtime, name: str) -> str:
     place = place_of(name)
     if not place or not os.path.exists(place):
         return ""
-    with _one_at_a_time:
-        is_plain = os.path.isdir(place) and not os.path.isfile(
-            os.path.join(place, "__init__.py")
-        )
-        excludes = _ONLY_PYTHON if is_plain else ()
-        package = packages.of_path(place, excludes, max_bytes=MAX_BYTES)
-        try:
-            packages.upload(runtime, [package])
-        finally:
-            package.close()
+    is_plain = os.path.isdir(place) and not os.path.isfile(
+        os.path.join(place, "__init__.py")
+    )
+    excludes = _ONLY_PYTHON if is_plain else ()
+    package = packages.of_path(place, excludes, max_bytes=MAX_BYTES)
+    try:
+        packages.upload(runtime, [package])
+    finally:
+        package.close()
     return address_of(package.name)
 
 

@@ -243,11 +243,13 @@ def shutdown() -> None:
         try:
             if session.runtime.attached.config.log_to_driver:
                 session.runtime.flush_logs(_FLUSH_LOGS_S)
-            session.runtime.close()
-            session.shield.remove()
-        finally:
-            if session.started is not None:
-                session.started.stop()
+        finally:  # Ctrl-C comes here, too
+            try:
+                session.runtime.close()
+                session.shield.remove()
+            finally:
+                if session.started is not None:
+                    session.started.stop()
 
 
 def is_initialized() -> bool:

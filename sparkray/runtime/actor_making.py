@@ -242,8 +242,8 @@ class ActorMaker:
         with self._shared.lock:
             if client.task is not None and not client.known:
                 if no_restart:  # else it is as well: it has not begun
-                    client.end_reason = reason
-                    self._end(client)
+                    client.end_reason = reason  # for the head, once that knows it
+                    self._actors.bury(client, reason, b"")
                     self._submitter.settle()
                 return
         self._head_call("KillActor", p.KillActor(client.actor_id, no_restart, reason))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from sparkray.protocol.messages import Address, Argument
 from sparkray.runtime.refs import ObjectRef, collecting
-from sparkray.runtime.state.objects import Entry
+from sparkray.runtime.state.objects import INLINE, Entry
 from sparkray.store.serialize import ATOMS, Serialized, dump_atoms, serialize
 
 
@@ -19,6 +20,17 @@ class PutsArguments(Protocol):
     def put_serialized(
         self, serialized: Serialized, met: Sequence[ObjectRef], *, local: int, pins: int
     ) -> Entry: ...
+
+
+def argument(where: int | str, entry: Entry, own: Address) -> Argument:
+    """Describe an object that exists, for a worker that is to resolve it.
+
+    Args:
+        where: position or keyword.
+        own: this process, the owner of what no other owns.
+    """
+    value = entry.value if entry.state == INLINE else None
+    return Argument(where, entry.id, entry.owner or own, value, entry.sources or [])
 
 
 class Packed:

@@ -15,6 +15,7 @@ import functools
 import logging
 import os
 import platform
+import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -88,6 +89,8 @@ class Runtime:
         self.on_peer_lost: Callable[[Channel], None] = lambda channel: None
         #: Uploads a module that a worker lacks; returns its package, "" for none.
         self.find_module: Callable[[str], str] = lambda name: ""
+        self._sought: queue.SimpleQueue[FindModule | None] = queue.SimpleQueue()
+        self._seeker: threading.Thread | None = None
         loop = IOLoop("sparkray-io")
         self.shared = shared = Shared(loop, options.settings)
         self.ownership = Ownership(shared, options.forked_from)
@@ -264,21 +267,28 @@ class Runtime:
         elif isinstance(message, DumpObjects):
             self.shared.agent.send(ObjectsDumped(message.call, self._object_rows()))
         elif isinstance(message, FindModule):
-            threading.Thread(
-                target=self._find_module, args=(message,), daemon=True
-            ).start()
+            self._sought.put(message)
+            if self._seeker is None:
+                self._seeker = threading.Thread(
+                    target=self._find_modules, name="sparkray-modules", daemon=True
+                )
+                self._seeker.start()
         elif isinstance(message, NodeDied):
             self._node_died(message)
         else:
             self.on_agent_message(message)
 
-    def _find_module(self, message: FindModule) -> None:
-        place = ""
-        try:
-            place = self.find_module(message.name)
-        except Exception as error:  # the head or the agent is away
-            log.warning("module %r cannot be shipped: %s", message.name, error)
-        self.shared.agent.send(ModuleFound(message.call, place))
+    def _find_modules(self) -> None:
+        """Answer one after the other: many workers may want the same module."""
+        while (message := self._sought.get()) is not None:
+            place = ""
+            try:
+                place = self.find_module(message.name)
+            except (SparkrayError, OSError) as error:  # the head or the agent is away
+                log.warning("module %r cannot be shipped: %s", message.name, error)
+            except Exception:
+                log.exception("looking for module %r failed", message.name)
+            self.shared.agent.send(ModuleFound(message.call, place))
 
     def _node_died(self, message: NodeDied) -> None:
         """Channels to a dead host hang: end them, and their tasks go on elsewhere."""
@@ -348,6 +358,7 @@ class Runtime:
                 self.submitter.fail(task, error)
             self.ownership.fail_pending(error)
         _unset(self)
+        self._sought.put(None)
         self.fetcher.close()
         self.shared.peers.leave()
         self.shared.loop.post(self._close_on_loop)

@@ -27,7 +27,7 @@ from sparkray.protocol.messages import (
     TaskDone,
     TaskReplied,
 )
-from sparkray.runtime.arguments import Packed, PutsArguments, pack
+from sparkray.runtime.arguments import Packed, PutsArguments, argument, pack
 from sparkray.runtime.context import RunningTask, running
 from sparkray.runtime.functions import DYNAMIC, STREAMING, TaskTemplate
 from sparkray.runtime.leasing import Leasing
@@ -302,9 +302,7 @@ class Submitter:
         )
 
     def argument(self, where: int | str, entry: Entry) -> Argument:
-        owner = entry.owner or self._shared.address
-        value = entry.value if entry.state == INLINE else None
-        return Argument(where, entry.id, owner, value, entry.sources or [])
+        return argument(where, entry, self._shared.address)
 
     # --- answers: I/O thread, lock taken here ---
 

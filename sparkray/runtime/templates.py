@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from sparkray.protocol.messages import Argument, DefineTask, LeaseSpec, Strategy
-from sparkray.runtime.arguments import PutsArguments
+from sparkray.runtime.arguments import PutsArguments, argument
 from sparkray.runtime.functions import TaskTemplate, pickle_function
 from sparkray.runtime.refs import ObjectRef
 from sparkray.runtime.shared import Shared
@@ -125,5 +125,5 @@ class Templates:
         if len(data) <= SENT_MAX_BYTES:
             return Function(function_hash, data, None, refs)
         entry = self._store.put_serialized(serialize(data), (), local=1, pins=0)
-        stored = Argument(0, entry.id, self._shared.address, None, entry.sources or [])
+        stored = argument(0, entry, self._shared.address)
         return Function(function_hash, None, stored, [*refs, ObjectRef(entry.id)])

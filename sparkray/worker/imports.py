@@ -15,6 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from sparkray.exceptions import SparkrayError
 from sparkray.protocol.messages import FindModule
 from sparkray.runtime.core import Runtime
 
@@ -47,7 +48,7 @@ class DriverModules(MetaPathFinder):
             return ""  # the answer could not come
         try:
             answer: Any = shared.agent.call(lambda call: FindModule(call, name))
-        except Exception as error:  # then the import fails as it would without us
+        except (SparkrayError, OSError) as error:  # the import fails as without us
             _log.warning("cannot get module %r from the driver: %s", name, error)
             return ""
         return str(answer.place)

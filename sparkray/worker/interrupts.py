@@ -27,8 +27,8 @@ _ROOT = os.path.dirname(os.path.dirname(__file__))
 _OURS = tuple(
     os.path.join(_ROOT, part)
     for part in (
-        *("__init__", "api", "config", "exceptions", "ids", "launch", "protocol"),
-        *("resources", "runtime", "store", "transport", "worker"),
+        *("__init__", "api", "config", "exceptions", "ids", "labels", "launch"),
+        *("protocol", "resources", "runtime", "store", "transport", "words", "worker"),
     )
 )
 

@@ -138,9 +138,11 @@ def interrupt():
     for _ in range(30):
         time.sleep(chooser.uniform(0.005, 0.05))
         armed.wait()
+        handled.clear()
         os.kill(os.getpid(), signal.SIGINT)
+        handled.wait(10)
 
-armed = threading.Event()
+armed, handled = threading.Event(), threading.Event()
 thread = threading.Thread(target=interrupt, daemon=True)
 thread.start()
 hits = 0
@@ -157,6 +159,7 @@ while thread.is_alive():
     except KeyboardInterrupt:
         armed.clear()
         hits += 1
+        handled.set()
         assert sparkray.get(add.remote(20, 22), timeout=10) == 42
     finally:
         armed.clear()

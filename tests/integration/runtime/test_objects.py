@@ -434,3 +434,19 @@ def test_a_ref_in_a_closure_goes_with_the_function() -> None:
     assert any(row.state == "stored" for row in rows())
     del total
     until(lambda: all(row.local_refs == 0 for row in rows()))
+
+
+def test_a_large_function_goes_in_a_message_where_messages_may_be_larger() -> None:
+    code = """
+import sparkray
+data = bytes(2_000_000)
+
+@sparkray.remote
+def length():
+    return len(data)
+
+sparkray.init(num_cpus=1)
+print(sparkray.get(length.remote(), timeout=30))
+"""
+    run = run_driver(code, SPARKRAY_INLINE_MAX_BYTES="4000000")
+    assert run.stdout == "2000000\n", run.stderr
