@@ -194,20 +194,23 @@ class HeadService:
         Raises:
             ValueError: the name is taken.
         """
-        if request.detached and request.actor_id not in self.actors.table.actors:
-            job = self.jobs.get(request.job_id)
-            own = msgspec.structs.replace(
-                job,
-                job_id=new_job_id(),
-                driver_node=b"",
-                start_unix_s=time.time(),
-            )
+        if not request.detached or request.actor_id in self.actors.table.actors:
+            return self.actors.create(request)
+        own = msgspec.structs.replace(
+            self.jobs.get(request.job_id),
+            job_id=new_job_id(),
+            driver_node=b"",
+            start_unix_s=time.time(),
+        )
+        spec = msgspec.structs.replace(request.spec, job_id=own.job_id)
+        row = self.actors.create(
+            msgspec.structs.replace(request, job_id=own.job_id, spec=spec)
+        )
+        if row.actor_id == request.actor_id:  # else one of its name was there already
             self.jobs.add(own)
             envs = request.spec.runtime_env, own.config.runtime_env
             packages.note_use(self.kv, own.job_id, *envs)
-            spec = msgspec.structs.replace(request.spec, job_id=own.job_id)
-            request = msgspec.structs.replace(request, job_id=own.job_id, spec=spec)
-        return self.actors.create(request)
+        return row
 
     def status(self) -> control.StatusReport:
         return control.StatusReport(

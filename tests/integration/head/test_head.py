@@ -14,9 +14,15 @@ from sparkray.config import Settings
 from sparkray.exceptions import ProtocolError
 from sparkray.head.service import RECONNECT_S, HeadService
 from sparkray.head.servicer import HeadServicer
-from sparkray.protocol import control
+from sparkray.protocol import actors, control, environments
 from sparkray.protocol.control import DownItem, NodeInfo, UpItem
-from sparkray.protocol.messages import JobConfig, ObjectRow
+from sparkray.protocol.messages import (
+    Address,
+    JobConfig,
+    LeaseSpec,
+    ObjectRow,
+    Strategy,
+)
 from sparkray.transport import server
 from sparkray.transport.client import Peer
 
@@ -319,6 +325,46 @@ def test_the_end_of_a_job_is_told_to_all_nodes_once() -> None:
         assert not (await two.call("GetJob", control.GetJob(b"job1"))).alive
         with pytest.raises(KeyError):
             await two.call("GetJob", control.GetJob(b"job2"))
+
+    run(test)
+
+
+def detached_actor(actor_id: bytes, **given: Any) -> actors.CreateActor:
+    """One that waits for a GPU, which there is not, and uses a package."""
+    package = environments.address_of("0" * 64 + ".zip")
+    env = msgspec.json.encode({"working_dir": package}).decode()
+    home = Address(b"w", b"node0", "", "", 0)
+    creation = actors.ActorCreation(
+        actor_id, b"", "Kept", b"", None, None, home, "kept", "space", {}, env, 0, 0,
+        {}, {}, b"",
+    )  # fmt: skip
+    values: dict[str, Any] = {
+        "actor_id": actor_id, "job_id": b"job1", "creator": home, "name": "kept",
+        "namespace": "space", "get_if_exists": False, "detached": True,
+        "max_restarts": 0, "spec": LeaseSpec(b"job1", env, {"GPU": 1}, Strategy(), 0),
+        "creation": msgspec.msgpack.encode(creation), "handle": b"",
+    }  # fmt: skip
+    return actors.CreateActor(**(values | given))
+
+
+def test_only_a_detached_actor_that_is_made_has_a_job_and_keeps_packages() -> None:
+    async def test(stage: Stage) -> None:
+        node = await stage.node()
+        await node.call("AddJob", control.AddJob(job_of(node)))
+        made = await node.call("CreateActor", detached_actor(b"a1"))
+        again = await node.call("CreateActor", detached_actor(b"a1"))
+        same = detached_actor(b"a2", get_if_exists=True)
+        assert (await node.call("CreateActor", same)).actor_id == made.actor_id
+        with pytest.raises(ValueError, match="lives in namespace"):
+            await node.call("CreateActor", detached_actor(b"a3"))
+        jobs = (await node.call("ListJobs", control.ListJobs())).jobs
+        assert {job.job_id for job in jobs} == {b"job1", made.job_id}
+        assert again.job_id == made.job_id
+        uses = control.KVKeys(environments.NAMESPACE, b"")
+        assert len((await node.call("KVKeys", uses)).keys) == 1
+        await node.call("KillActor", actors.KillActor(b"a1", True, "enough"))
+        await node.told(lambda item: item.job_ended)
+        assert (await node.call("KVKeys", uses)).keys == []
 
     run(test)
 
