@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,10 +44,11 @@ class SparkFacts:
         self.expected = known.executors
         if self.expected is None and not self.dynamic:
             self.expected = self._number("spark.executor.instances")
-        self.most = sizing.most_executors(
+        self.limit = sizing.most_executors(
+            self.master,
             known.executors,
             dynamic=self.dynamic,
-            dynamic_max=self._number("spark.dynamicAllocation.maxExecutors"),
+            dynamic_max=self._number(sizing.MAX_EXECUTORS),
             cores_max=self._number("spark.cores.max"),
             executor_cores=self._number("spark.executor.cores"),
         )
@@ -62,23 +64,19 @@ class SparkFacts:
 
     def executors(self) -> int | None:
         """Return how many executors there are now; None if Spark does not tell."""
-        infos = self._executor_infos()
-        if infos is None:
+        entries = self._read_infos(len)
+        if entries is None:
             return self.expected
-        return 1 if self._is_local() else len(infos) - 1
+        return 1 if self._is_local() else entries - 1
 
     def occupancy(self) -> sizing.Occupancy:
         """Return what Spark does now, as far as it tells."""
-        infos = self._executor_infos()
-        if infos is None:
-            return sizing.Occupancy(self.expected or 0)
-        executors = 1 if self._is_local() else len(infos) - 1
-        slots = self._slots()
-        return sizing.Occupancy(
-            executors,
-            sum(info.numRunningTasks() for info in infos),
-            None if slots is None else slots * executors,
+        executors, slots = self.executors() or 0, self._slots()
+        running = self._read_infos(
+            lambda infos: sum(info.numRunningTasks() for info in infos)
         )
+        total = None if slots is None else slots * executors
+        return sizing.Occupancy(executors, running, total)
 
     def is_stopped(self) -> bool:
         """Tell whether the session can run nothing any more."""
@@ -107,14 +105,19 @@ class SparkFacts:
             with contextlib.suppress(Exception):  # the context may be stopped already
                 self.context.setLocalProperty(name, value)
 
-    def _executor_infos(self) -> Any:
-        """Return what Spark tells of each executor and the driver; None if nothing."""
+    def _read_infos(self, read: Callable[[list[Any]], int]) -> int | None:
+        """Read a number from what Spark tells of each executor and the driver.
+
+        Returns:
+            None if Spark tells nothing.  ``read`` may ask the JVM, which may refuse.
+        """
         if self.context is None:
             return None
         try:
-            return list(self.context._jsc.sc().statusTracker().getExecutorInfos())
+            tracker = self.context._jsc.sc().statusTracker()
+            return read(list(tracker.getExecutorInfos()))
         except Exception as error:  # a guarded gateway, as on shared clusters
-            _log.debug("cannot count executors: %s", error)
+            _log.debug("cannot ask about executors: %s", error)
             return None
 
     def _is_local(self) -> bool:

@@ -95,10 +95,8 @@ def start_on_spark(
         return start_on_spark(spark.spark, **{**given, **spark.options})
     count = sizing.count_nodes(num_nodes, min_nodes, max_nodes)
     facts = _facts_of(spark)
-    if facts.most is not None and facts.most < count.least:
-        raise SparkrayError(
-            sizing.too_few(count.least, facts.most, 0, dynamic=facts.dynamic)
-        )
+    if facts.limit is not None and facts.limit.executors < count.least:
+        raise SparkrayError(sizing.too_few_allowed(count.least, facts.limit))
     timeout_s = start_timeout_s or Settings.from_environment().spark_start_timeout_s
     deadline_s = time.monotonic() + timeout_s
     head = start_node(

@@ -20,6 +20,9 @@ OBJECT_STORE_FRACTION = 0.3
 #: And of what is free in /dev/shm at most so much.
 SHM_FRACTION = 0.8
 
+#: The setting that limits dynamic allocation.
+MAX_EXECUTORS = "spark.dynamicAllocation.maxExecutors"
+
 _LOCAL = re.compile(r"local(?:\[(?P<cores>[0-9]+|\*)(?:,[0-9]+)?\])?$")
 _LOCAL_CLUSTER = re.compile(
     r"local-cluster\[\s*(?P<workers>[0-9]+)\s*,\s*(?P<cores>[0-9]+)\s*,\s*[0-9]+\s*\]$"
@@ -124,25 +127,40 @@ def count_nodes(
     return NodeCount(min_nodes or 1, max_nodes)
 
 
+@dataclass(frozen=True)
+class Limit:
+    """How many executors an application can ever have, and by which setting."""
+
+    executors: int
+    setting: str
+
+
 def most_executors(
+    master: str,
     known: int | None,
     *,
     dynamic: bool,
     dynamic_max: int | None,
     cores_max: int | None,
     executor_cores: int | None,
-) -> int | None:
-    """Return how many executors the application can ever have; None if nothing tells.
+) -> Limit | None:
+    """Return the smallest limit of the application's executors; None if nothing tells.
 
     Args:
-        known: what the master's address says.
+        master: its address; ``known`` is the number of executors that it says.
         dynamic: whether dynamic allocation is on; ``dynamic_max`` is its limit.
-        cores_max: of the whole application, with ``executor_cores`` for each.
+        cores_max: of the whole application, with ``executor_cores`` for each.  Only
+            Spark's own cluster manager (``spark://``) heeds it.
     """
-    limits = [known, dynamic_max if dynamic else None]
-    if cores_max and executor_cores:
-        limits.append(cores_max // executor_cores)
-    return min((limit for limit in limits if limit is not None), default=None)
+    limits: list[Limit] = []
+    if known is not None:
+        limits.append(Limit(known, f"spark.master={master}"))
+    if dynamic and dynamic_max is not None:
+        limits.append(Limit(dynamic_max, MAX_EXECUTORS))
+    if master.startswith("spark://") and cores_max and executor_cores:
+        text = f"spark.cores.max={cores_max} with spark.executor.cores={executor_cores}"
+        limits.append(Limit(cores_max // executor_cores, text))
+    return min(limits, key=lambda limit: limit.executors, default=None)
 
 
 @dataclass(frozen=True)
@@ -154,11 +172,13 @@ class Occupancy:
     slots: int | None = None  #: of all executors together
 
     def __str__(self) -> str:
-        executors = f"{self.executors} executor{'s' * (self.executors != 1)}"
+        executors = counted(self.executors, "executor")
         if self.running_tasks is None:
             return f"Spark has {executors}"
         if self.slots is None:
-            return f"Spark has {executors} and runs {self.running_tasks} tasks"
+            return (
+                f"Spark has {executors} and runs {counted(self.running_tasks, 'task')}"
+            )
         free = max(0, self.slots - self.running_tasks)
         return f"Spark has {executors}, and {free} of {self.slots} slots are free"
 
@@ -168,14 +188,20 @@ def waiting_for(wanted: int, nodes: int, spark: Occupancy) -> str:
     return f"{nodes} of {wanted} nodes on Spark executors are up; {spark}"
 
 
+def too_few_allowed(least: int, limit: Limit) -> str:
+    """Say why there can never be as many nodes as were asked for, and what to do."""
+    fewer = f"ask for at most {limit.executors}, or " if limit.executors else ""
+    return (
+        f"asked for {counted(least, 'node')}, but Spark's settings allow"
+        f" {counted(limit.executors, 'executor')} to carry one each ({limit.setting}):"
+        f" {fewer}change that setting"
+    )
+
+
 def too_few(least: int, executors: int, nodes: int, *, dynamic: bool) -> str:
     """Say why fewer nodes came up than were asked for, and what to do."""
     if executors < least:
-        more = (
-            "spark.dynamicAllocation.maxExecutors"
-            if dynamic
-            else "spark.executor.instances"
-        )
+        more = MAX_EXECUTORS if dynamic else "spark.executor.instances"
         return (
             f"asked for {counted(least, 'node')}, but Spark has"
             f" {counted(executors, 'executor')} to carry one"

@@ -143,30 +143,63 @@ def test_an_executor_never_gets_more_than_its_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "dynamic", "dynamic_max", "cores_max", "executor_cores", "most"),
+    ("master", "dynamic", "dynamic_max", "cores_max", "executor_cores", "most"),
     [
-        (2, False, None, None, 1, 2),
-        (None, True, 5, None, None, 5),
-        (None, False, 5, None, None, None),
-        (None, False, None, 8, 4, 2),
-        (None, True, 1, 8, 4, 1),
-        (None, False, None, 8, None, None),
+        ("local-cluster[2,1,512]", False, None, None, 1, (2, "local-cluster[2,1,512]")),
+        ("local[4]", False, None, 1, 2, (1, "local[4]")),
+        ("yarn", True, 5, None, None, (5, "maxExecutors")),
+        ("yarn", False, 5, None, None, None),
+        ("yarn", False, None, 8, 4, None),
+        ("k8s://https://host:443", True, 9, 8, 4, (9, "maxExecutors")),
+        ("spark://host:7077", False, None, 8, 4, (2, "spark.cores.max=8")),
+        ("spark://host:7077", True, 1, 8, 4, (1, "maxExecutors")),
+        ("spark://host:7077", False, None, 8, None, None),
     ],
 )
 def test_how_many_executors_there_can_ever_be_is_known_where_a_setting_limits_them(
-    known: int | None,
+    master: str,
     dynamic: bool,
     dynamic_max: int | None,
     cores_max: int | None,
     executor_cores: int | None,
-    most: int | None,
+    most: tuple[int, str] | None,
 ) -> None:
-    assert most == sizing.most_executors(
-        known,
+    limit = sizing.most_executors(
+        master,
+        sizing.read_master(master, host_cpus=8).executors,
         dynamic=dynamic,
         dynamic_max=dynamic_max,
         cores_max=cores_max,
         executor_cores=executor_cores,
+    )
+    if most is None:
+        assert limit is None
+    else:
+        assert limit is not None and limit.executors == most[0]
+        assert most[1] in limit.setting
+
+
+def test_more_nodes_than_settings_allow_are_refused_with_that_setting() -> None:
+    limit = sizing.Limit(1, "spark.master=local[4]")
+    assert sizing.too_few_allowed(2, limit) == (
+        "asked for 2 nodes, but Spark's settings allow 1 executor to carry one each"
+        " (spark.master=local[4]): ask for at most 1, or change that setting"
+    )
+
+
+def test_settings_that_allow_no_executor_are_named_as_what_to_change() -> None:
+    limit = sizing.most_executors(
+        "spark://host:7077",
+        None,
+        dynamic=False,
+        dynamic_max=None,
+        cores_max=2,
+        executor_cores=4,
+    )
+    assert limit is not None
+    assert sizing.too_few_allowed(1, limit) == (
+        "asked for 1 node, but Spark's settings allow 0 executors to carry one each"
+        " (spark.cores.max=2 with spark.executor.cores=4): change that setting"
     )
 
 
@@ -176,6 +209,7 @@ def test_how_many_executors_there_can_ever_be_is_known_where_a_setting_limits_th
         (sizing.Occupancy(2, 2, 2), "Spark has 2 executors, and 0 of 2 slots are free"),
         (sizing.Occupancy(1, 1, 4), "Spark has 1 executor, and 3 of 4 slots are free"),
         (sizing.Occupancy(2, 3), "Spark has 2 executors and runs 3 tasks"),
+        (sizing.Occupancy(2, 1), "Spark has 2 executors and runs 1 task"),
         (sizing.Occupancy(0), "Spark has 0 executors"),
     ],
 )
