@@ -284,6 +284,8 @@ def _await_ready(
     while not data.endswith(b"\n"):
         left_s = deadline - time.monotonic()
         ready = dict(poller.poll(left_s * 1000)) if left_s > 0 else {}
+        if not ready and cancelled:
+            break
         if not ready:
             text = f"a node was not ready after {timeout_s:g} s{_tail(log_fd)}"
             raise StartError(text)
@@ -297,7 +299,7 @@ def _await_ready(
         data += piece
         if not piece:
             break
-    if cancelled and not data:
+    if cancelled and not data.endswith(b"\n"):
         raise StartError("interrupted before the node was ready; it was ended")
     return _node_told(process, data, log_fd)
 

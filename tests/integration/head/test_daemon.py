@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from sparkray.launch import process as launch
 from sparkray.protocol import control
 from sparkray.transport import auth, client
 
@@ -269,6 +270,30 @@ def test_a_frozen_node_is_dead_after_the_timeout_and_starts_anew(start: Start) -
     alive = until(lambda: [n for n in head.nodes() if n.alive and not n.is_head], 20)
     assert alive[0].node_id != old and alive[0].pid == node.process.pid
     assert left_of(node.about) == []
+
+
+def test_an_interrupted_start_is_not_told_as_one_that_took_too_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
+    command = [sys.executable, "-c", f"{deaf}; signal.pause()"]
+    monkeypatch.setattr(launch, "_END_S", 0.1)
+    ready, ready_write = os.pipe()
+    cancel, cancel_write = os.pipe()
+    os.write(cancel_write, b"!")
+    node = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        assert node.stdout is not None and node.stdout.readline()
+        with (
+            (tmp_path / "log").open("w+b") as log,
+            pytest.raises(launch.StartError, match="interrupted before"),
+        ):
+            launch._await_ready(node, ready, cancel, log.fileno(), START_S)
+    finally:
+        node.kill()
+        node.communicate()
+        for fd in (ready, ready_write, cancel, cancel_write):
+            os.close(fd)
 
 
 def test_bad_options_are_told_to_whoever_waits(start: Start) -> None:
