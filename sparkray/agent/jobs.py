@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import sparkray
 from sparkray.agent.channels import AgentChannel
 from sparkray.agent.fleet import Fleet
+from sparkray.agent.logs import Printed
 from sparkray.agent.members import Job, Member
 from sparkray.agent.state.workers import PoolKey
 from sparkray.agent.uplink import Uplink
@@ -98,9 +102,10 @@ class JobDesk:
         """Return the job that a new runtime belongs to; a driver begins one.
 
         Raises:
-            ProtocolError: it does not say what it is.
+            ProtocolError: it does not say what it is, or its versions are others.
             ClusterError: as `find`.
         """
+        _check_versions(message.versions)
         if message.kind not in ("driver", "udf", "worker"):
             raise ProtocolError(f"unknown kind of runtime {message.kind!r}")
         if message.kind != "driver" and message.job_id:
@@ -141,14 +146,33 @@ class JobDesk:
         job = self._jobs.get(job_id)
         return job is not None and job.config.log_to_driver
 
-    def show(self, job_id: bytes, lines: LogLines) -> bool:
+    def tell_driver(self, job_id: bytes, text: str) -> None:
+        """Send a line of our own to a job's driver."""
+        self.printed(Printed(job_id, "", 0, [text], True))
+
+    def printed(self, printed: Printed) -> None:
+        """Send what a worker of this node printed to its job's driver, anywhere."""
+        batch = control.LogBatch(
+            job_id=printed.job_id,
+            name=printed.name,
+            pid=printed.pid,
+            host=socket.gethostname(),
+            lines=printed.lines,
+            is_stderr=printed.is_stderr,
+        )
+        if not self.show(batch):
+            self._uplink.send_logs(batch)
+
+    def show(self, logs: control.LogBatch) -> bool:
         """Send lines to a job's driver; False if it is not attached to this agent."""
-        job = self._jobs.get(job_id)
+        job = self._jobs.get(logs.job_id)
         if job is None or job.driver is None:
             return False
         channel: AgentChannel = job.driver.channel
         if channel.backlog_bytes < MAX_LOG_BACKLOG_BYTES:
-            channel.send(lines)
+            channel.send(
+                LogLines(logs.name, logs.pid, logs.host, logs.lines, logs.is_stderr)
+            )
         return True
 
     def is_driver(self, member: Member) -> bool:
@@ -175,3 +199,21 @@ class JobDesk:
             except ClusterError as error:
                 _log.info("the end of job %s is not told yet: %s", job_id.hex(), error)
                 await asyncio.sleep(pause_s)
+
+
+def _check_versions(theirs: dict[str, str]) -> None:
+    """Raise ProtocolError if a runtime cannot work with this agent."""
+    ours = {"python": platform.python_version(), "sparkray": sparkray.__version__}
+    if (
+        _minor(theirs.get("python", "")) != _minor(ours["python"])
+        or theirs.get("sparkray") != ours["sparkray"]
+    ):
+        raise ProtocolError(
+            f"this process runs Python {theirs.get('python')} and sparkray"
+            f" {theirs.get('sparkray')}, the node agent Python {ours['python']} and"
+            f" sparkray {ours['sparkray']}: use the same versions"
+        )
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]

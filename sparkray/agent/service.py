@@ -29,7 +29,7 @@ from sparkray.agent.environments import EnvironmentDesk
 from sparkray.agent.fleet import Fleet, FleetEvents
 from sparkray.agent.jobs import JobDesk
 from sparkray.agent.leasing import LeaseDesk, Surroundings
-from sparkray.agent.logs import LogTailer, Printed
+from sparkray.agent.logs import LogTailer
 from sparkray.agent.members import Job, Member
 from sparkray.agent.memory import Candidate, MemoryMonitor
 from sparkray.agent.modules import ModuleDesk
@@ -138,7 +138,7 @@ class AgentService:
                 self.uplink.call_peer,
                 self.spawn,
                 self.uplink.changed,
-                self._tell_driver,
+                lambda *line: self.jobs.tell_driver(*line),
             ),
         )
         self.jobs = JobDesk(
@@ -152,7 +152,7 @@ class AgentService:
         self.actors = ActorDesk(
             self.members, self.fleet, self.uplink, self.spawn, self.leases.gpu_ids
         )
-        self.logs = LogTailer(self._printed)
+        self.logs = LogTailer(self.jobs.printed)
         self.calls = RuntimeCalls(
             options.node_id,
             jobs=self.jobs,
@@ -257,7 +257,6 @@ class AgentService:
 
     async def _attach(self, channel: AgentChannel, message: m.Attach) -> None:
         try:
-            _check_versions(message.versions)
             job = await self.jobs.admit(message)
         except Exception as error:
             if kind_of(error) is None:
@@ -380,27 +379,6 @@ class AgentService:
     def _out_of_memory(self, worker_id: bytes, reason: str) -> None:
         self.fleet.kill(worker_id, "oom", f"{reason}; host {socket.gethostname()}")
 
-    def _tell_driver(self, job_id: bytes, text: str) -> None:
-        """Send a line of our own to the driver of a job."""
-        self._printed(Printed(job_id, "", 0, [text], True))
-
-    def _printed(self, printed: Printed) -> None:
-        host_name = socket.gethostname()
-        lines = m.LogLines(
-            printed.name, printed.pid, host_name, printed.lines, printed.is_stderr
-        )
-        if self.jobs.show(printed.job_id, lines):
-            return
-        batch = control.LogBatch(
-            job_id=printed.job_id,
-            name=printed.name,
-            pid=printed.pid,
-            host=host_name,
-            lines=printed.lines,
-            is_stderr=printed.is_stderr,
-        )
-        self.uplink.send_logs(batch)
-
     @property
     def warnings(self) -> list[str]:
         """What whoever uses this node should know, once."""
@@ -456,11 +434,7 @@ class AgentService:
         elif item.job_ended is not None:
             self._end_job(item.job_ended.job_id)
         elif item.logs is not None:
-            logs = item.logs
-            lines = m.LogLines(
-                logs.name, logs.pid, logs.host, logs.lines, logs.is_stderr
-            )
-            self.jobs.show(logs.job_id, lines)
+            self.jobs.show(item.logs)
         elif item.actors is not None:
             self.actors.learn(item.actors)
         elif item.groups is not None:
@@ -509,21 +483,3 @@ class AgentService:
 
     async def list_objects(self) -> control.ObjectList:
         return await self.calls.list_objects(list(self.members.values()))
-
-
-def _check_versions(theirs: dict[str, str]) -> None:
-    """Raise ProtocolError if a runtime cannot work with this agent."""
-    ours = {"python": platform.python_version(), "sparkray": sparkray.__version__}
-    if (
-        _minor(theirs.get("python", "")) != _minor(ours["python"])
-        or theirs.get("sparkray") != ours["sparkray"]
-    ):
-        raise ProtocolError(
-            f"this process runs Python {theirs.get('python')} and sparkray"
-            f" {theirs.get('sparkray')}, the node agent Python {ours['python']} and"
-            f" sparkray {ours['sparkray']}: use the same versions"
-        )
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]

@@ -16,7 +16,8 @@ class FindModule(msgspec.Struct, array_like=True, tag=36):
 
     Repeatable.
     Answer: `ModuleFound`.
-    Errors: `CallFailed` with RuntimeEnvSetupError, ClusterError.
+    Errors: `CallFailed` with RuntimeEnvSetupError, ClusterError, ConnectionError or
+    TimeoutError (the driver does not answer).
     """
 
     call: int
@@ -40,7 +41,7 @@ class FindPeerModule(msgspec.Struct):
 
     Repeatable.
     Answer: `PeerModule`.
-    Errors: none.
+    Errors: TimeoutError: the driver does not answer.
     """
 
     job_id: bytes
