@@ -155,7 +155,10 @@ def sweep(parent: Path) -> list[str]:
         for path in parent.glob(pattern):
             with contextlib.suppress(OSError):
                 if _is_old(path.lstat(), YOUNG_S):
-                    _remove_tree(path) if path.is_dir() else path.unlink()
+                    if path.is_dir():
+                        _remove_tree(path)
+                    else:
+                        path.unlink()
                     swept.append(path.name)
     return swept
 
