@@ -50,7 +50,10 @@ def check(labels: object) -> None:
         if not name.strip():
             raise ValueError("labels hold one without a name")
         if name.startswith(OWN_PREFIX):
-            raise ValueError(f"labels that begin with {OWN_PREFIX!r} are set: {name!r}")
+            raise ValueError(
+                f"labels that begin with {OWN_PREFIX!r} are set by sparkray itself;"
+                f" choose another name: {name!r}"
+            )
 
 
 def from_user(selector: object, option: str = "label_selector") -> Selector:

@@ -7,13 +7,15 @@ and what is taken and given back always balances.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 UNIT: Final = 10_000
 #: The largest amount that travels: in units, the sum over many nodes fits 64 bits.
 LARGEST: Final = 10.0**14
 #: A request that no node can satisfy is told to its driver after this time.
 TELL_INFEASIBLE_AFTER_S: Final = 5.0
+#: So many requests are remembered as told.
+MAX_TOLD: Final = 1_000
 CPU: Final = "CPU"
 GPU: Final = "GPU"
 MEMORY: Final = "memory"
@@ -21,6 +23,7 @@ OBJECT_STORE_MEMORY: Final = "object_store_memory"
 
 #: Resource name -> amount in 1/10,000.  Holds no zero, so equal requests are equal.
 Vector: TypeAlias = dict[str, int]
+_Told = TypeVar("_Told")
 
 
 def from_user(amounts: Mapping[str, float]) -> Vector:
@@ -80,9 +83,21 @@ def describe(vector: Mapping[str, int]) -> str:
     return "{" + ", ".join(parts) + "}"
 
 
-def infeasible_text(request: str, largest_node: str, left_s: float) -> str:
-    """Return the line for a user whose request waits for a node that is not there."""
+def infeasible_text(request: str, largest_node: str, hint: str, left_s: float) -> str:
+    """Return the line for a user whose request waits for a node that is not there.
+
+    Args:
+        hint: what is in the way, if it is not the size of the nodes.
+    """
+    why = f": {hint}" if hint else f", the largest has {largest_node}"
     return (
-        f"a request for {request} waits: no node can satisfy it, the largest has"
-        f" {largest_node}; it fails in {left_s:.0f} s unless a larger node joins"
+        f"a request for {request} waits: no node can satisfy it{why}; it fails in"
+        f" {left_s:.0f} s unless a node that can joins"
     )
+
+
+def remember(told: dict[_Told, None], what: _Told) -> None:
+    """Note what a user was told; the oldest is forgotten once there are too many."""
+    told[what] = None
+    if len(told) > MAX_TOLD:
+        del told[next(iter(told))]

@@ -27,15 +27,17 @@ def cpu_count() -> int:
 def gpu_ids(environment: Mapping[str, str], devices: Path = _DEVICES) -> list[str]:
     """Return the GPUs that a process with this environment may use.
 
-    ``CUDA_VISIBLE_DEVICES`` says which; without it, all whose device files are there.
+    ``CUDA_VISIBLE_DEVICES`` says which; without it, all whose device files are there,
+    counted from 0 as CUDA does: a container may have nothing but ``/dev/nvidia3``.
     """
     named = environment.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         files = [path.name.removeprefix("nvidia") for path in devices.glob("nvidia*")]
-        return [str(n) for n in sorted(int(f) for f in files if f.isdecimal())]
+        return [str(n) for n in range(sum(file.isdecimal() for file in files))]
     ids = [id.strip() for id in named.split(",")]
     # CUDA itself takes what stands before the first that is no device.
-    return list(itertools.takewhile(lambda id: id not in _NO_DEVICE, ids))
+    there = itertools.takewhile(lambda id: id not in _NO_DEVICE, ids)
+    return list(dict.fromkeys(there))  # one that is named twice is still one
 
 
 def memory_total_bytes() -> int:

@@ -345,10 +345,12 @@ class LeaseDesk:
         self._claims[request.group_id] = waiting
         self.feed(e.Claimed(request.group_id, request.attempt, request.bundles))
         self._ask_idle()
-        await asyncio.wait({waiting}, timeout=request.wait_s)
-        if self._claims.get(request.group_id) is waiting:
-            del self._claims[request.group_id]
-            self.feed(e.ClaimEnded(request.group_id))
+        try:
+            await asyncio.wait({waiting}, timeout=request.wait_s)
+        finally:  # the head may have hung up
+            if self._claims.get(request.group_id) is waiting:
+                del self._claims[request.group_id]
+                self.feed(e.ClaimEnded(request.group_id))
         return waiting.done() and waiting.result()
 
     def _end_claim(self, group_id: bytes, *, reserved: bool) -> None:
@@ -357,8 +359,9 @@ class LeaseDesk:
             waiting.set_result(reserved)
 
     def return_bundles(self, request: placement.ReturnBundles) -> None:
-        self._end_claim(request.group_id, reserved=False)
-        self.feed(e.ClaimEnded(request.group_id))
+        if self.table.claims.attempt(request.group_id) <= request.attempt:
+            self._end_claim(request.group_id, reserved=False)
+            self.feed(e.ClaimEnded(request.group_id))
         self.feed(
             e.BundlesReturned(
                 request.group_id, request.attempt, request.indexes, request.reason
@@ -395,7 +398,9 @@ class LeaseDesk:
             for effect in self.table.handle(self._events[0], time.monotonic()):
                 self._perform(effect)
             self._events.popleft()
-        if self._ticking is None and (self.table.waiting or self.table.claims):
+        if self._ticking is None and (
+            self.table.waiting or self.table.claims or self.table.leaving
+        ):
             loop = asyncio.get_running_loop()
             self._ticking = loop.call_later(TICK_S, self._tick)
         self._around.changed()

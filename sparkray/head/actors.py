@@ -27,6 +27,7 @@ from sparkray.resources import (
     describe,
     fits,
     infeasible_text,
+    remember,
 )
 from sparkray.transport.errors import to_wire
 
@@ -73,7 +74,7 @@ class ActorDesk:
         self._turns: dict[bytes, int] = {}  #: when a node last got a spread actor
         self._alive, self._call_agent = alive, call_agent
         self._tell, self._tell_driver, self._spawn = tell, tell_driver, spawn
-        self._told: set[tuple[bytes, str]] = set()
+        self._told: dict[tuple[bytes, str], None] = {}  #: the oldest first
         self._infeasible_timeout_s = infeasible_timeout_s
         self._group = group
 
@@ -234,11 +235,11 @@ class ActorDesk:
 
     def _tell_infeasible(self, actor: Actor, left_s: float) -> None:
         """Tell the driver that an actor waits; once for what it wants."""
-        wanted, has, _ = self._lacking(actor)
+        wanted, has, hint = self._lacking(actor)
         job_id = actor.request.spec.job_id
         if (job_id, wanted) not in self._told:
-            self._told.add((job_id, wanted))
-            text = infeasible_text(wanted, has, left_s)
+            remember(self._told, (job_id, wanted))
+            text = infeasible_text(wanted, has, hint, left_s)
             self._tell_driver(control.LogBatch(job_id, "", 0, "", [text], True))
 
     def _lacking(self, actor: Actor) -> tuple[str, str, str]:

@@ -33,6 +33,9 @@ CALL_S: Final = 5.0
 RETRY_S: Final = 0.25
 #: A refusal means that the view was old; the next report is soon there.
 REFUSED_S: Final = 0.05
+#: After so many refusals the view is right but too coarse: what is free is in
+#: parts, of several GPUs say.
+CLAIM_AFTER_REFUSALS: Final = 3
 #: A group that waits for longer is mentioned in the log.
 SAY_AFTER_S: Final = 5.0
 #: The longest that a call may wait for a group.
@@ -73,6 +76,7 @@ class PlacementDesk:
         self._scheduling = False
         #: Group id -> since when it finds no room; None once that was said.
         self._without_room: dict[bytes, float | None] = {}
+        self._refusals: dict[bytes, int] = {}  #: since its last change, by group id
         self._claiming: Group | None = None
         self._claimed: dict[int, bytes] = {}  #: where: node by bundle
         #: Group id -> when it may claim room again, and for how long.
@@ -136,6 +140,7 @@ class PlacementDesk:
         """Wake who waits for a change of this group."""
         self._without_room.pop(group.request.group_id, None)
         self._next_claim.pop(group.request.group_id, None)
+        self._refusals.pop(group.request.group_id, None)
         if group is self._claiming and group.state is GroupState.REMOVED:
             attempt = self.table.next_attempt()  # later than its claim's
             self.perform(state.undo(group, attempt, self._claimed, "it was removed"))
@@ -147,6 +152,7 @@ class PlacementDesk:
 
     async def _schedule(self) -> None:
         """Try the groups that wait, again and again, until none is left."""
+        pause_s = REFUSED_S
         try:
             while waiting := self.table.waiting():
                 self._wake.clear()
@@ -155,8 +161,11 @@ class PlacementDesk:
                     if group is not self._claiming:
                         refused |= not await self._try(group)
                 if refused:
-                    await asyncio.sleep(REFUSED_S)
-                elif self.table.waiting():
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, RETRY_S)
+                    continue
+                pause_s = REFUSED_S
+                if self.table.waiting():
                     with contextlib.suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(self._wake.wait(), RETRY_S)
         finally:
@@ -174,7 +183,19 @@ class PlacementDesk:
             self._say_what_waits(group)
             self._claim_in_turn(group)
             return True
-        return await self._reserve_all(group, places, 0.0)
+        if await self._reserve_all(group, places, 0.0):
+            return True
+        if group.is_waiting:
+            self._was_refused(group)
+        return False
+
+    def _was_refused(self, group: Group) -> None:
+        """If agents keep refusing what should fit, have them make room."""
+        group_id = group.request.group_id
+        self._refusals[group_id] = self._refusals.get(group_id, 0) + 1
+        if self._refusals[group_id] >= CLAIM_AFTER_REFUSALS:
+            self._say_what_waits(group)
+            self._claim_in_turn(group)
 
     def _claim_in_turn(self, group: Group) -> None:
         """Claim room for a group if leases have it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sparkray.agent.state.bundles import Bundles
 from sparkray.agent.state.events import AskBack, Claimed, Reserved
 from sparkray.agent.state.rotation import ACTOR, Held
-from sparkray.resources import Vector, give_back, take, total
+from sparkray.resources import GPU, Vector, give_back, take, total
 
 
 @dataclass(slots=True)
@@ -47,10 +47,25 @@ class Claims:
             self.drop(claim.group_id)
         return [Reserved(claim.group_id, claim.attempt) for claim in served]
 
+    def attempt(self, group_id: bytes) -> int:
+        """Return the attempt that a group's claim belongs to, 0 without a claim."""
+        claim = self._by_group.get(group_id)
+        return 0 if claim is None else claim.attempt
+
     def hold_back(self, room: Vector) -> None:
-        """Take what is claimed from the room that requests see."""
-        for claim in self._by_group.values():
-            take(room, total(claim.bundles.values()))
+        """Take what is claimed from the room that requests see.
+
+        Parts of several GPUs are no whole one: of what is free, the largest amount
+        counts, so that no request breaks into devices that come free one by one.
+        """
+        claimed = total(
+            vector
+            for claim in self._by_group.values()
+            for vector in claim.bundles.values()
+        )
+        if GPU in claimed:
+            room[GPU] = self.bundles.devices.largest()
+        take(room, claimed)
 
     def ask_back(
         self, held: Iterable[Held], available: Vector, min_hold_s: float, now: float

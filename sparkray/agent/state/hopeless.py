@@ -13,6 +13,7 @@ from sparkray.resources import (
     describe,
     fits,
     infeasible_text,
+    remember,
 )
 
 
@@ -33,7 +34,7 @@ class Judge:
     ) -> None:
         self._cluster, self._bundles, self._workers = cluster, bundles, workers
         self._timeout_s = timeout_s
-        self._told: set[Shape] = set()
+        self._told: dict[Shape, None] = {}  #: the oldest first
 
     def worth_telling(self, request: Request, now: float) -> Tell | None:
         """Return a line on a request that waits for a node which is not there; one a
@@ -43,9 +44,10 @@ class Judge:
             return None
         if request.foreign or request.shape in self._told:
             return None
-        self._told.add(request.shape)
-        wanted, largest, _ = self._unschedulable(request, "").args
-        text = infeasible_text(wanted, largest, since + self._timeout_s - now)
+        remember(self._told, request.shape)
+        wanted, largest, hint = self._unschedulable(request, "").args
+        left_s = since + self._timeout_s - now
+        text = infeasible_text(wanted, largest, hint, left_s)
         return Tell(request.spec.job_id, text)
 
     def hopeless(self, request: Request, now: float, moved: float) -> Fail | None:

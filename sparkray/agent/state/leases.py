@@ -47,7 +47,7 @@ from sparkray.agent.state.fairness import Fairness
 from sparkray.agent.state.hopeless import Judge
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.queues import Request, ShapeQueue, WaitingRoom
-from sparkray.agent.state.rotation import ACTOR, Held
+from sparkray.agent.state.rotation import ACTOR, LEFT_WITHIN_S, Held
 from sparkray.agent.state.walk import Walk
 from sparkray.agent.state.workers import PoolKey, WorkerTable
 from sparkray.labels import matches
@@ -97,6 +97,7 @@ class LeaseTable:
         self.claims = Claims(self.bundles)
         self.waiting = WaitingRoom()
         self.held: dict[bytes, Held] = {}
+        self.leaving: dict[bytes, Held] = {}  #: by worker: ended, but for its GPUs
         self._by_worker: dict[bytes, Held] = {}
         self._judge = Judge(cluster, self.bundles, workers, infeasible_timeout_s)
         self.fairness = Fairness(
@@ -153,6 +154,8 @@ class LeaseTable:
         held = self._by_worker.get(event.worker_id)
         if held is not None:
             self._end(held, False, now)
+        if event.worker_id not in self.workers.workers:  # not its channel alone
+            self._free_devices(self.leaving.pop(event.worker_id, None))
         self._moved = now
         return []
 
@@ -210,6 +213,9 @@ class LeaseTable:
             if held.bundle in gone:
                 held.bundle = None  # what it has goes back to the node
                 effects.append(EndWorker(held.worker_id, event.reason))
+        for held in self.leaving.values():
+            if held.bundle in gone:
+                held.bundle = None
         for request in self.waiting:
             if request.foreign and request.group and not self.bundles.of(request):
                 self.waiting.remove(request)
@@ -225,6 +231,9 @@ class LeaseTable:
         return []
 
     def _tick(self, event: Tick, now: float) -> list[Effect]:
+        for worker_id, held in list(self.leaving.items()):
+            if now - held.left_at >= LEFT_WITHIN_S:
+                self._free_devices(self.leaving.pop(worker_id))
         claimed = self.claims.ask_back(
             self.held.values(), self.available, self._min_hold_s, now
         )
@@ -242,16 +251,26 @@ class LeaseTable:
         return effects
 
     def _end(self, held: Held, reusable: bool, now: float) -> None:
+        """End a lease; the GPUs of a process that is to end stay with it until then."""
         del self.held[held.lease_id]
         del self._by_worker[held.worker_id]
-        back = held.resources
-        if held.blocked:
-            back = {name: units for name, units in back.items() if name != CPU}
+        kept = {CPU, GPU} if held.blocked else {GPU}
+        back = {
+            name: units for name, units in held.resources.items() if name not in kept
+        }
         give_back(self._room_of(held), back)
-        if held.gpus:
-            self._devices_of(held).give_back(held.gpus)
         self._on_return(held.worker_id, reusable, now)
+        if held.gpus and self.workers.is_leaving(held.worker_id):
+            held.left_at = now
+            self.leaving[held.worker_id] = held
+        else:
+            self._free_devices(held)
         self._moved = now
+
+    def _free_devices(self, held: Held | None) -> None:
+        if held is not None and held.gpus:
+            give_back(self._room_of(held), {GPU: held.resources[GPU]})
+            self._devices_of(held).give_back(held.gpus)
 
     def _room_of(self, held: Held) -> Vector:
         return self.available if held.bundle is None else held.bundle.available
@@ -447,12 +466,7 @@ class LeaseTable:
 
     def demand(self) -> list[tuple[Vector, int]]:
         """Return what waits here, by resources."""
-        counts: dict[tuple[tuple[str, int], ...], int] = {}
-        for request in self.waiting:
-            if not request.spilled and not request.group:
-                resources = request.shape.resources
-                counts[resources] = counts.get(resources, 0) + request.count
-        return [(dict(resources), count) for resources, count in counts.items()]
+        return self.waiting.demand()
 
     def lent(self) -> list[bytes]:
         """Return the workers whose leases may be asked back."""

@@ -139,6 +139,15 @@ class WaitingRoom:
         for shapes in self._jobs.values():
             yield from shapes.values()
 
+    def demand(self) -> list[tuple[Vector, int]]:
+        """Return how much waits for room on nodes, by resources."""
+        counts: dict[tuple[tuple[str, int], ...], int] = {}
+        for request in self._by_id.values():
+            if not request.spilled and not request.group:
+                resources = request.shape.resources
+                counts[resources] = counts.get(resources, 0) + request.count
+        return [(dict(resources), count) for resources, count in counts.items()]
+
     def deeper_than(self, request: Request) -> bool:
         """Tell if deeper requests of the same job wait."""
         shapes = self._jobs.get(request.shape.job_id, {})

@@ -14,6 +14,9 @@ from sparkray.resources import Vector, fits, give_back, take
 
 #: A lease that was asked back and has not come by then: another is asked back.
 ASK_NEXT_AFTER_S: Final = 0.5
+#: A process that is to end keeps its GPUs until it has, but no longer than this: others
+#: may need its objects for long.
+LEFT_WITHIN_S: Final = 10.0
 #: The strategy of leases that last as long as an actor lives: not asked back.
 ACTOR: Final = "ACTOR"
 
@@ -32,6 +35,7 @@ class Held:
     gpus: Share = field(default_factory=dict)
     blocked: bool = False
     asked_at: float | None = None
+    left_at: float = 0.0  #: when it ended, if its GPUs stay with its process
 
 
 class Rotation:

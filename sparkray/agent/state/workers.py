@@ -229,6 +229,11 @@ class WorkerTable:
         pool = self._idle.get(key)
         return next(reversed(pool)) if pool else None
 
+    def is_leaving(self, worker_id: bytes) -> bool:
+        """Tell if a process is to end, and has not yet."""
+        worker = self.workers.get(worker_id)
+        return worker is not None and worker.state in (_S.RETIRING, _S.ENDING)
+
     def starting(self, key: PoolKey) -> int:
         return self._starting.get(key, 0)
 

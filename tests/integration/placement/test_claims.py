@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,16 +27,17 @@ def hold(gate: Gate) -> None:
 
 
 @contextmanager
-def stream(seconds: float, ahead: int) -> Iterator[Callable[[], int]]:
+def stream(seconds: float, ahead: int, **options: float) -> Iterator[Callable[[], int]]:
     """Keep so many tasks waiting; gives how many are done."""
+    task = work.options(**options)
     over, done = threading.Event(), [0]
 
     def feed() -> None:
-        refs = [work.remote(seconds) for _ in range(ahead)]
+        refs = [task.remote(seconds) for _ in range(ahead)]
         while not over.is_set():
             ready, refs = sparkray.wait(refs, timeout=5)
             done[0] += len(ready)
-            refs += [work.remote(seconds) for _ in ready]
+            refs += [task.remote(seconds) for _ in ready]
         for ref in refs:
             sparkray.cancel(ref)
 
@@ -104,3 +106,17 @@ def test_a_group_over_two_nodes_gets_its_turn() -> None:
         remove_placement_group(group)
         before = done()
         until(lambda: done() > before + 50)
+
+
+def test_a_group_gets_a_whole_gpu_beside_tasks_that_use_parts_of_all(
+    fresh: ModuleType,
+) -> None:
+    sparkray.init(num_cpus=3, num_gpus=2)
+    parts = {"num_cpus": 1, "num_gpus": 0.5, "max_calls": 0}
+    with stream(0.05, 50, **parts) as done:  # three at a time: none is whole
+        until(lambda: done() > 20)
+        group = placement_group([{"GPU": 1}])
+        assert sparkray.get(group.ready(), timeout=40)
+        before = done()
+        until(lambda: done() > before + 20)
+        remove_placement_group(group)

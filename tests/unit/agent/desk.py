@@ -108,6 +108,12 @@ class Desk:
     def give_back(self, number: int, index: int = 0, reusable: bool = True) -> None:
         self.feed(e.LeaseReturned(self.granted[number][index][0], reusable))
 
+    def die(self, number: int) -> None:
+        """The process of a lease ends."""
+        worker_id = self.worker(number)
+        self._tell(w.Gone(worker_id))
+        self.feed(e.WorkerGone(worker_id))
+
     def worker(self, number: int, index: int = 0) -> bytes:
         return self.granted[number][index][1]
 

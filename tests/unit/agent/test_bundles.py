@@ -38,7 +38,11 @@ class GroupDesk(Desk):
         return self.table.bundles.reserve(GROUP, attempt, bundles)
 
     def tell(
-        self, nodes: list[bytes], cpus: list[float], state: str = "CREATED"
+        self,
+        nodes: list[bytes],
+        cpus: list[float],
+        state: str = "CREATED",
+        gpus: float = 0,
     ) -> None:
         self.version += 1
         row = GroupRow(
@@ -48,7 +52,7 @@ class GroupDesk(Desk):
             name="",
             namespace="",
             strategy="PACK",
-            bundles=vectors(*cpus),
+            bundles=[from_user({"CPU": cpu, "GPU": gpus}) for cpu in cpus],
             nodes=nodes,
             detached=False,
             job_id=JOB,
@@ -92,6 +96,19 @@ def test_a_bundle_that_is_reserved_again_survives_the_return_of_the_first_time(
     assert desk.reserve(attempt=1, _0=1) and desk.reserve(attempt=2, _0=1)
     desk.feed(e.BundlesReturned(GROUP, 1, [0], "late"))
     assert desk.free() == 3
+
+
+def test_gpus_of_a_process_that_is_to_end_outlive_its_bundle() -> None:
+    desk = GroupDesk(cpus=1, GPU=1)
+    assert desk.table.bundles.reserve(GROUP, 1, {0: from_user({"CPU": 1, "GPU": 1})})
+    desk.tell([HERE], [1], gpus=1)
+    desk.request(1, strategy=inside(0), GPU=1)
+    desk.give_back(1, reusable=False)
+    desk.feed(e.BundlesReturned(GROUP, 1, [0], "removed"))
+    desk.request(2, GPU=1)
+    assert 2 not in desk.granted
+    desk.die(1)
+    assert 2 in desk.granted
 
 
 def test_requests_use_their_bundle_and_nothing_else(desk: GroupDesk) -> None:

@@ -143,7 +143,7 @@ def test_a_device_is_free_again_after_its_worker_or_holder_died() -> None:
     desk.block(1)  # it waits for others, and keeps its device
     desk.request(2, holder=b"other", CPU=1, GPU=1)
     assert 2 not in desk.granted
-    desk.feed(e.WorkerGone(desk.worker(1)))
+    desk.die(1)
     assert devices_of(desk, 2) == ["0"]
     desk.request(3, CPU=1, GPU=1)
     desk.feed(e.HolderGone(b"other"))

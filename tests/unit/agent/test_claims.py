@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from sparkray.agent.leasing import LeaseDesk
+from sparkray.agent.options import AgentOptions
 from sparkray.agent.state import events as e
+from sparkray.agent.state.workers import WorkerTable
+from sparkray.config import Settings
+from sparkray.protocol import placement as p
 from sparkray.protocol.messages import Strategy
 from sparkray.resources import from_user
 from tests.unit.agent.test_bundles import GROUP, GroupDesk
@@ -85,6 +93,21 @@ def test_only_leases_of_what_is_missing_are_asked_back() -> None:
     assert desk.asked == [desk.worker(2)]
 
 
+def test_halves_of_two_gpus_are_asked_back_for_a_whole_one() -> None:
+    desk = ClaimDesk(cpus=4, GPU=2)
+    for number in range(4):
+        desk.request(number, GPU=0.5)
+    assert len(desk.granted) == 4
+    desk.give_back(0)
+    desk.give_back(2)  # now a half of each is free, together as much as one
+    desk.feed(e.Claimed(GROUP, 1, {0: from_user({"GPU": 1})}))
+    desk.request(4, GPU=0.5)
+    desk.tick(HOLD_S)
+    assert desk.asked == [desk.worker(1)] and 4 not in desk.granted
+    desk.give_back(1)
+    assert desk.reserved == [1] and 4 in desk.granted
+
+
 def test_tasks_go_on_when_the_claim_ends(desk: ClaimDesk) -> None:
     desk.request(1)
     desk.claim(2)
@@ -110,3 +133,74 @@ def test_what_leases_have_is_told_apart_from_what_actors_have(desk: ClaimDesk) -
     assert desk.table.reclaimable() == from_user({"CPU": 1})
     desk.give_back(2)
     assert not desk.table.reclaimable().get("CPU")
+
+
+class Agent:
+    """What an agent does with the claims of the head; all its one CPU is taken."""
+
+    def __init__(self) -> None:
+        options = AgentOptions(
+            cluster_id=b"c",
+            node_id=b"here",
+            host="here",
+            session_dir="",
+            segment_dir="",
+            log_dir="",
+            token_file="",
+        )
+        fleet: Any = SimpleNamespace(
+            table=WorkerTable(1, lambda: b"w"),
+            granted=Mock(),
+            returned=Mock(),
+            retire=Mock(),
+        )
+        total, around = from_user({"CPU": 1}), Mock(members={})
+        self.desk = LeaseDesk(options, total, fleet, Settings(), around)
+        assert self.desk.table.bundles.reserve(b"another", 1, {0: dict(total)})
+
+    async def claim(self, attempt: int) -> asyncio.Task[bool]:
+        bundles = {0: from_user({"CPU": 1})}
+        request = p.ReserveBundles(GROUP, attempt, bundles, 30.0)
+        task = asyncio.ensure_future(self.desk.reserve(request))
+        await asyncio.sleep(0)
+        assert len(self.desk.table.claims) == 1
+        return task
+
+    def give_back(self, group_id: bytes, attempt: int) -> None:
+        self.desk.return_bundles(p.ReturnBundles(group_id, attempt, [0], "test"))
+
+
+def test_a_claim_ends_when_the_head_hangs_up() -> None:
+    async def run() -> None:
+        agent = Agent()
+        task = await agent.claim(1)
+        task.cancel()
+        await asyncio.wait({task})
+        assert not len(agent.desk.table.claims)
+        agent.desk.stop()
+
+    asyncio.run(run())
+
+
+def test_what_an_earlier_attempt_gives_back_late_does_not_end_a_claim() -> None:
+    async def run() -> None:
+        agent = Agent()
+        task = await agent.claim(2)
+        agent.give_back(GROUP, 1)
+        assert len(agent.desk.table.claims) == 1
+        agent.give_back(b"another", 1)
+        assert await task
+        agent.desk.stop()
+
+    asyncio.run(run())
+
+
+def test_a_claim_ends_when_its_own_attempt_is_given_back() -> None:
+    async def run() -> None:
+        agent = Agent()
+        task = await agent.claim(2)
+        agent.give_back(GROUP, 2)
+        assert not await task and not len(agent.desk.table.claims)
+        agent.desk.stop()
+
+    asyncio.run(run())

@@ -227,6 +227,9 @@ class Histories(RuleBasedStateMachine):
             for name, units in held.resources.items():
                 if not (held.blocked and name == "CPU"):
                     where[name] += units
+        for held in self.table.leaving.values():
+            where = room if held.bundle is None else rooms[held.bundle.key]
+            where["GPU"] += held.resources["GPU"]
         for key, bundle in bundles.items():
             assert rooms[key] == bundle.total == BUNDLES[key[1]]
             give_back(room, bundle.total)
@@ -240,6 +243,9 @@ class Histories(RuleBasedStateMachine):
         for held in self.table.held.values():
             assert sum(held.gpus.values()) == held.resources.get("GPU", 0)
             assert sum(units < UNIT for units in held.gpus.values()) <= 1
+            where = room if held.bundle is None else rooms[held.bundle.key]
+            where.give_back(held.gpus)
+        for held in self.table.leaving.values():
             where = room if held.bundle is None else rooms[held.bundle.key]
             where.give_back(held.gpus)
         for key, bundle in bundles.items():
@@ -272,7 +278,7 @@ class Histories(RuleBasedStateMachine):
             if request.capped_since is not None:
                 continue
             if not request.group:
-                assert not self.table._fits_now(request)
+                assert not self.table.fairness._fits_now(request)
             for bundle in self.table.bundles.of(request):
                 assert not bundle.fits(request.resources)
 
@@ -289,7 +295,8 @@ class Histories(RuleBasedStateMachine):
 
     def drain(self, done: Callable[[], bool]) -> None:
         for _ in range(500):
-            if done() and not self.held and not self.starting:
+            there = self.held or self.starting or self.table.leaving
+            if done() and not there:
                 break
             while self.starting:
                 self.start_one()

@@ -11,9 +11,10 @@ import pytest
 from sparkray.agent.state import events as e
 from sparkray.agent.state import workers as w
 from sparkray.agent.state.fairness import STARVING_AFTER_S
+from sparkray.agent.state.rotation import LEFT_WITHIN_S
 from sparkray.agent.state.workers import PoolKey, WorkerState
 from sparkray.protocol.messages import Strategy
-from sparkray.resources import UNIT
+from sparkray.resources import UNIT, remember
 from tests.unit.agent.desk import HOLD_S, INFEASIBLE_S, JOB, OTHER_JOB, Desk, peer
 
 
@@ -244,12 +245,66 @@ def test_an_infeasible_request_is_told_of_while_it_waits_once_a_shape() -> None:
     desk.tick(1)
     assert desk.told == [
         "a request for {CPU: 64} waits: no node can satisfy it, the largest has"
-        " {CPU: 2} (here); it fails in 10 s unless a larger node joins"
+        " {CPU: 2} (here); it fails in 10 s unless a node that can joins"
     ]
     desk.tick(1)
     desk.request(3, tok=1)
     desk.tick(6)
     assert len(desk.told) == 2 and "{tok: 1}" in desk.told[1]
+
+
+def test_a_selector_that_no_node_matches_is_told_of_with_the_labels_there_are() -> None:
+    desk = Desk(cpus=2)
+    desk.request(1, strategy=Strategy(labels=(("zone", "a"),)))
+    desk.tick(5)
+    (line,) = desk.told
+    assert "matches none of the nodes" in line and "the largest" not in line
+
+
+def test_what_was_told_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkray.resources.MAX_TOLD", 2)
+    told: dict[int, None] = {}
+    for number in range(5):
+        remember(told, number)
+    assert list(told) == [3, 4]
+
+
+def test_the_gpus_of_a_process_that_is_to_end_are_lent_only_once_it_has() -> None:
+    desk = Desk(cpus=1, GPU=1)
+    desk.request(1, CPU=1, GPU=1)
+    desk.request(2, CPU=1, GPU=1)
+    first = desk.worker(1)
+    desk.give_back(1, reusable=False)
+    assert desk.free_cpus == 1 and 2 not in desk.granted
+    desk.feed(e.WorkerGone(first))  # its channel closed; the process lives
+    assert 2 not in desk.granted
+    desk.die(1)
+    assert 2 in desk.granted and not desk.table.leaving
+
+
+def test_the_gpus_of_a_process_whose_channel_closed_are_lent_once_it_has_ended() -> (
+    None
+):
+    desk = Desk(cpus=1, GPU=1)
+    desk.request(1, CPU=1, GPU=1)
+    desk.request(2, CPU=1, GPU=1)
+    first = desk.worker(1)
+    desk.workers.handle(w.Retired(first), desk.now)
+    desk.feed(e.WorkerGone(first))
+    assert desk.free_cpus == 1 and 2 not in desk.granted
+    desk.die(1)
+    assert 2 in desk.granted
+
+
+def test_a_process_that_does_not_end_keeps_its_gpus_for_a_while_only() -> None:
+    desk = Desk(cpus=1, GPU=1)
+    desk.request(1, CPU=1, GPU=1)
+    desk.request(2, CPU=1, GPU=1)
+    desk.give_back(1, reusable=False)
+    desk.tick(LEFT_WITHIN_S - 1)
+    assert 2 not in desk.granted
+    desk.tick(1)
+    assert 2 in desk.granted
 
 
 def test_a_node_that_joins_in_time_saves_an_infeasible_request() -> None:

@@ -201,6 +201,7 @@ def test_gpus_are_those_of_the_host_unless_their_number_is_given() -> None:
         ("-1", []),
         ("NoDevFiles", []),
         ("1,-1,2", ["1"]),
+        ("0,0, 1,0", ["0", "1"]),
     ],
 )
 def test_the_environment_says_which_gpus_there_are(
@@ -216,7 +217,12 @@ def test_without_a_word_of_the_environment_device_files_are_counted(
     assert gpu_ids({}, tmp_path) == []
     for name in ("nvidia10", "nvidia2", "nvidia0", "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()
-    assert gpu_ids({}, tmp_path) == ["0", "2", "10"]
+    assert gpu_ids({}, tmp_path) == ["0", "1", "2"]  # as CUDA numbers what it finds
+
+
+def test_the_only_gpu_of_a_container_is_its_first(tmp_path: Path) -> None:
+    (tmp_path / "nvidia3").touch()
+    assert gpu_ids({}, tmp_path) == ["0"]
 
 
 def test_every_node_is_labelled_with_its_id() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkray.head.placement import PlacementDesk
 from sparkray.head.state import placement as s
 from sparkray.head.state.placement import GroupState, GroupTable, Room, plan
 from sparkray.protocol import placement as p
+from sparkray.protocol.control import NodeInfo
 from sparkray.resources import Vector, fits, from_user, take
 
 _ids = itertools.count(1)
@@ -251,3 +254,37 @@ def test_versions_grow_and_only_the_last_removed_are_kept() -> None:
         table.remove(made.request.group_id, "test")
         assert made.row().version > before
     assert len(table.groups) == s.MAX_REMOVED
+
+
+def test_room_is_claimed_where_agents_keep_refusing_what_seems_free() -> None:
+    """Halves of two GPUs look like a whole one."""
+    gpu = from_user({"GPU": 1})
+    node = NodeInfo(
+        b"n", "", "", "", "", "", gpu, gpu, {}, True, False, "", 0, "", lent=gpu
+    )
+
+    async def run() -> None:
+        tasks, asked = set[asyncio.Task[None]](), list[float]()
+
+        async def call(
+            node_id: bytes, method: str, request: Any, seconds: float
+        ) -> Any:
+            if method == "ReserveBundles":
+                asked.append(request.wait_s)
+                return p.BundlesReserved(bool(request.wait_s))
+
+        desk = PlacementDesk(
+            alive=lambda: [node],
+            call_agent=call,
+            tell=lambda rows: None,
+            spawn=lambda work: tasks.add(asyncio.ensure_future(work)),
+            end_actors=lambda group_id, reason: None,
+        )
+        wanted = request([gpu])
+        desk.create(wanted)
+        row = await desk.wait(p.WaitPlacementGroup(wanted.group_id, 20.0))
+        assert row.state == "CREATED"
+        assert not any(asked[:-1]) and asked[-1] > 0 and len(asked) > 1
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
