@@ -111,9 +111,9 @@ def test_a_group_over_two_nodes_gets_its_turn() -> None:
 def test_a_group_gets_a_whole_gpu_beside_tasks_that_use_parts_of_all(
     fresh: ModuleType,
 ) -> None:
-    sparkray.init(num_cpus=3, num_gpus=2)
-    parts = {"num_cpus": 1, "num_gpus": 0.5, "max_calls": 0}
-    with stream(0.05, 50, **parts) as done:  # three at a time: none is whole
+    sparkray.init(num_cpus=3, num_gpus=3)
+    parts = {"num_cpus": 1, "num_gpus": 0.6, "max_calls": 0}
+    with stream(0.05, 50, **parts) as done:  # 1.2 are free, and none is whole
         until(lambda: done() > 20)
         group = placement_group([{"GPU": 1}])
         assert sparkray.get(group.ready(), timeout=40)
