@@ -182,6 +182,11 @@ class Histories(RuleBasedStateMachine):
             self.tell(w.Attached(self.starting.pop(0), 7))
             self.feed(e.WorkerReady())
 
+    @rule()
+    def start_all(self) -> None:
+        while self.starting:
+            self.start_one()
+
     @rule(index=st.integers(0, 20), reusable=st.booleans())
     def give_back(self, index: int, reusable: bool) -> None:
         if self.held:
