@@ -73,7 +73,7 @@ class Peers:
         self._own: Address | None = None
         self._leaving = False  #: no new connections
         self._listeners: list[Listener] = []
-        self._accepted: set[Channel] = set()
+        self._accepted: set[Channel] = set()  #: also those that have proven nothing yet
         #: Guards `_by_worker`; taken inside the runtime's lock, never around it.
         self._lock = threading.Lock()
         self._by_worker: dict[bytes, Channel] = {}
@@ -85,7 +85,9 @@ class Peers:
         def accept(connection: socket.socket) -> Channel:
             if sock.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return self._channel(connection, Peer(), server=True, tls=tls)
+            channel = self._channel(connection, Peer(), server=True, tls=tls)
+            self._accepted.add(channel)
+            return channel
 
         listener = Listener(self._loop, sock, accept)
         self._listeners.append(listener)
@@ -168,7 +170,7 @@ class Peers:
             sock,
             self._token,
             server=server,
-            on_open=self._accepted.add if server else lambda channel: None,
+            on_open=lambda channel: None,
             on_frames=self._receive,
             on_close=self._closed,
             tls=tls,

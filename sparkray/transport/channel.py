@@ -103,6 +103,7 @@ class IOLoop:
         try:
             while not self._stopping:
                 self._turn()
+            self._run_posted()  # what was asked for before the end was
         finally:
             self._handlers.clear()
             self._epoll.close()
@@ -117,12 +118,15 @@ class IOLoop:
             handler = self._handlers.get(fd)
             if handler is not None:
                 self._guard(handler, events)
-        posted = self._posted
-        while posted:
-            self._guard(posted.popleft())
+        self._run_posted()
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             self._guard(heapq.heappop(self._timers)[2])
+
+    def _run_posted(self) -> None:
+        posted = self._posted
+        while posted:
+            self._guard(posted.popleft())
 
     def _patience(self) -> float | None:
         if self._posted:
