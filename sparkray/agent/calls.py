@@ -106,6 +106,9 @@ class RuntimeCalls:
     def _unblocked(self, member: Member, message: m.Unblocked) -> None:
         self._leases.blocked(member.worker_id, False)
 
+    def _spent(self, member: Member, message: m.WorkerSpent) -> None:
+        self._fleet.spent(member.worker_id)
+
     def _flush_logs(self, member: Member, message: m.FlushLogs) -> None:
         self._flush()
         member.channel.send(m.Done(message.call))
@@ -220,6 +223,7 @@ _HANDLERS: Final[dict[type, Callable[[RuntimeCalls, Member, Any], None]]] = {
     m.WithdrawRequest: RuntimeCalls._withdraw,
     m.ReturnLease: RuntimeCalls._return_lease,
     m.Blocked: RuntimeCalls._blocked,
+    m.WorkerSpent: RuntimeCalls._spent,
     m.Unblocked: RuntimeCalls._unblocked,
     m.FlushLogs: RuntimeCalls._flush_logs,
     m.KillWorker: RuntimeCalls._kill_worker,

@@ -248,6 +248,14 @@ class Fleet:
             reason = "its connection to the agent closed"
             loop.call_later(LINGER_S, self.kill, worker_id, "unknown", reason)
 
+    def spent(self, worker_id: bytes) -> None:
+        """It runs no further task: it ends with the lease that it has."""
+        self._apply(self.table.handle(w.Spent(worker_id), _now()))
+
+    def is_spent(self, worker_id: bytes) -> bool:
+        worker = self.table.workers.get(worker_id)
+        return worker is not None and worker.spent
+
     def retire(self, worker_id: bytes) -> None:
         self._apply(self.table.handle(w.Retired(worker_id), _now()))
 

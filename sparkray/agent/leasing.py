@@ -162,6 +162,9 @@ class LeaseDesk:
         foreign = self.foreign.pop(lease_id, None)
         if foreign is None:
             self._homes.pop(lease_id, None)
+            held = self.table.held.get(lease_id)
+            if held is not None and self._fleet.is_spent(held.worker_id):
+                reusable = False  # its holder had not heard of it
             self.feed(e.LeaseReturned(lease_id, reusable))
         else:
             self._around.spawn(self._return_to(foreign.node_id, lease_id, reusable))

@@ -147,6 +147,15 @@ class Unblocked(msgspec.Struct, array_like=True, tag=10):
     """
 
 
+class WorkerSpent(msgspec.Struct, array_like=True, tag=39):
+    """Worker -> its agent: I take no further task (``max_calls`` reached).
+
+    Repeatable.  Sent before the last answer, so that nobody leases the worker again.
+    Answer: `Exit`, once the lease has ended.
+    Errors: none.
+    """
+
+
 class KillWorker(msgspec.Struct, array_like=True, tag=11):
     """Runtime -> its agent: end this worker now (SIGKILL), wherever it is.
 
@@ -468,6 +477,7 @@ AgentMessage = (
     | ReturnLease
     | Blocked
     | Unblocked
+    | WorkerSpent
     | KillWorker
     | AskDeath
     | Death

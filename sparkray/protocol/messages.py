@@ -54,6 +54,7 @@ from sparkray.protocol.agent_channel import (
     UnpinObjects,
     WatchActor,
     WithdrawRequest,
+    WorkerSpent,
 )
 from sparkray.protocol.modules import FindModule, ModuleFound
 from sparkray.protocol.records import (
@@ -162,5 +163,6 @@ __all__ = [
     "WatchActor",
     "WireError",
     "WithdrawRequest",
+    "WorkerSpent",
     "YieldLease",
 ]

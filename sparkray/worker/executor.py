@@ -37,6 +37,7 @@ from sparkray.protocol.messages import (
     TasksReclaimed,
     Unblocked,
     UseDevices,
+    WorkerSpent,
     YieldLease,
 )
 from sparkray.protocol.zygote import OMP_FOLLOWS
@@ -235,7 +236,12 @@ class Executor:
                 continue
             channel, task = item
             known = self._pending.pop((channel, task.number), None)
-            if known is not None and not self._retired:
+            if known is None:
+                continue
+            if self._retired:  # pushed by somebody who does not know it yet
+                self._bounce(channel, [task.number])
+                channel.send(frame(encode(Retiring())))
+            else:
                 self._current = item
                 try:
                     self._execute(channel, task)
@@ -273,9 +279,13 @@ class Executor:
             if self._actor is not None and is_exit(error):
                 self._actor.leave(error)
             outcome = self._failure(task, define, error)
-        self._calls.answer(channel, task, define, outcome, _clock() - started)
+        run_s = _clock() - started
         if define.max_calls:
-            self._count_call(channel, template)
+            self._count_call(template)
+        self._calls.answer(channel, task, define, outcome, run_s)
+        if self._retired:
+            self._answers.flush()
+            channel.send(frame(encode(Retiring())))
 
     def _call(
         self, channel: Channel, task: PushTask, template: Template
@@ -312,12 +322,13 @@ class Executor:
     def _note_fork(self) -> None:
         self._forked = True
 
-    def _count_call(self, channel: Channel, template: Template) -> None:
+    def _count_call(self, template: Template) -> None:
+        """Take no further task after the last one, and say so before it is answered:
+        the answer frees this worker for others."""
         template.calls += 1
         if template.calls >= template.define.max_calls:
-            self._retired = True  # before it is said: what waits here runs elsewhere
-            self._answers.flush()
-            channel.send(frame(encode(Retiring())))
+            self._retired = True
+            self._shared.agent.send(WorkerSpent())
 
     def mark_output(self, name: str) -> None:
         """Tell the log reader whose output follows."""

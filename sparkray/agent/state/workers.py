@@ -48,6 +48,7 @@ class Worker:
     since: float  #: when it came into this state
     pid: int = 0
     blocked: bool = False
+    spent: bool = False  #: has made its last call; nobody may lease it again
     kill_kind: str = ""  #: why it was killed, as in `messages.Death.kind`
     kill_reason: str = ""
 
@@ -75,6 +76,13 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """It runs no further task."""
+
+    worker_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Retired:
     """It shall end in good order."""
 
@@ -93,7 +101,7 @@ class Gone:
     worker_id: bytes
 
 
-Event = StartWanted | Attached | Granted | Returned | Retired | Killed | Gone
+Event = StartWanted | Attached | Granted | Returned | Spent | Retired | Killed | Gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +134,20 @@ _TRANSITIONS: Final[dict[tuple[WorkerState, type], WorkerState]] = {
     (_S.STARTING, Retired): _S.ENDING,
     (_S.STARTING, Killed): _S.ENDING,
     (_S.IDLE, Granted): _S.LEASED,
+    (_S.IDLE, Spent): _S.RETIRING,
     (_S.IDLE, Retired): _S.RETIRING,
     (_S.IDLE, Killed): _S.ENDING,
     (_S.LEASED, Returned): _S.IDLE,
+    (_S.LEASED, Spent): _S.LEASED,
     (_S.LEASED, Retired): _S.RETIRING,
     (_S.LEASED, Killed): _S.ENDING,
     (_S.RETIRING, Returned): _S.RETIRING,
+    (_S.RETIRING, Spent): _S.RETIRING,
     (_S.RETIRING, Retired): _S.RETIRING,
     (_S.RETIRING, Killed): _S.ENDING,
     (_S.ENDING, Attached): _S.ENDING,
     (_S.ENDING, Returned): _S.ENDING,
+    (_S.ENDING, Spent): _S.ENDING,
     (_S.ENDING, Retired): _S.ENDING,
     (_S.ENDING, Killed): _S.ENDING,
 }
@@ -190,9 +202,12 @@ class WorkerTable:
             return [Kill(worker.worker_id)]
         if isinstance(event, Returned):
             worker.blocked = False
-            if not event.reusable and worker.state is _S.IDLE:
+            if (worker.spent or not event.reusable) and worker.state is _S.IDLE:
                 self._move(worker, _S.RETIRING, worker.since)
                 return [AskToEnd(worker.worker_id)]
+        if isinstance(event, Spent):
+            worker.spent = True
+            return [AskToEnd(worker.worker_id)] if before is _S.IDLE else []
         if isinstance(event, Retired):
             if before is _S.STARTING:
                 worker.kill_reason = worker.kill_reason or "no longer needed"

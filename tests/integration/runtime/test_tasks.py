@@ -230,8 +230,10 @@ def test_a_worker_is_replaced_after_its_last_call() -> None:
 
     pids = [sparkray.get(pid.remote()) for _ in range(6)]
     assert all(pids.count(one) <= 2 for one in pids) and len(set(pids)) >= 3
-    together = sparkray.get([pid.remote() for _ in range(12)])
-    assert all(together.count(one) <= 2 for one in together)
+    for _ in range(5):
+        pids += [sparkray.get(pid.remote()) for _ in range(3)]
+        together = sparkray.get([pid.remote() for _ in range(12)])
+        assert all(together.count(one) <= 2 for one in together)
     until(lambda: not any(map(psutil.pid_exists, {*pids, *together[:-8]})))
 
 

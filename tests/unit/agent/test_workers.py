@@ -24,6 +24,7 @@ PATHS: dict[WorkerState, list[type]] = {
 IMPOSSIBLE = {
     (S.STARTING, w.Granted),
     (S.STARTING, w.Returned),
+    (S.STARTING, w.Spent),
     (S.IDLE, w.Attached),
     (S.IDLE, w.Returned),
     (S.LEASED, w.Attached),
@@ -56,7 +57,8 @@ def table_with(state: WorkerState, max_workers: int = 9) -> tuple[WorkerTable, b
 
 @pytest.mark.parametrize("state", PATHS)
 @pytest.mark.parametrize(
-    "kind", [w.Attached, w.Granted, w.Returned, w.Retired, w.Killed, w.Gone]
+    "kind",
+    [w.Attached, w.Granted, w.Returned, w.Spent, w.Retired, w.Killed, w.Gone],
 )
 def test_every_event_in_every_state_has_an_answer(
     state: WorkerState, kind: type
@@ -100,6 +102,15 @@ def test_the_worker_used_last_is_lent_first() -> None:
     assert table.next_idle(KEY) == b"a"
     assert table.longest_idle(but=OTHER) == b"b"
     assert table.longest_idle(but=KEY) is None
+
+
+def test_a_worker_that_is_spent_ends_with_its_lease() -> None:
+    table, worker_id = table_with(S.LEASED)
+    assert table.handle(w.Spent(worker_id), 1.0) == []
+    effects = table.handle(w.Returned(worker_id, True), 2.0)  # its holder did not know
+    assert effects == [w.AskToEnd(worker_id)]
+    table, worker_id = table_with(S.IDLE)
+    assert table.handle(w.Spent(worker_id), 1.0) == [w.AskToEnd(worker_id)]
 
 
 def test_only_spare_workers_end_for_being_idle() -> None:
