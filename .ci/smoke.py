@@ -32,7 +32,7 @@ def fails():
 def import_everything():
     """Import every module of the wheel but those that need an extra."""
     for module in pkgutil.walk_packages(sparkray.__path__, "sparkray."):
-        needs_extra = ".spark" in module.name or module.name == "sparkray.util.joblib"
+        needs_extra = ".spark" in module.name or module.name.endswith("util.joblib")
         if not module.name.endswith("__main__") and not needs_extra:
             importlib.import_module(module.name)
 
