@@ -193,13 +193,13 @@ def test_a_driver_that_dies_leaves_a_shared_cluster_clean(
 def test_a_node_that_dies_is_named_and_its_retriable_tasks_run_elsewhere(
     two_nodes: Any, tmp_path: Path
 ) -> None:
-    begun = Tally(tmp_path)
+    begun, begun_there = Tally(tmp_path), Tally(tmp_path)
     second = two_nodes.second
     second_id = second.node_id
 
     @sparkray.remote(resources={"second": 1})
     def there() -> None:
-        begun.add()
+        begun_there.add()
         time.sleep(300)
 
     @sparkray.remote(scheduling_strategy="SPREAD", max_retries=2)
@@ -212,7 +212,7 @@ def test_a_node_that_dies_is_named_and_its_retriable_tasks_run_elsewhere(
 
     lost = there.options(max_retries=0).remote()
     moved = [anywhere.remote() for _ in range(3)]
-    until(lambda: begun.count() >= 3)
+    until(lambda: begun_there.count() == 1 and begun.count() >= 2)
     two_nodes.remove_node(second, allow_graceful=False)
     died = time.monotonic()
     with pytest.raises(WorkerCrashedError):

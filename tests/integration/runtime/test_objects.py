@@ -190,10 +190,17 @@ def test_a_borrower_that_is_killed_holds_nothing_any_more() -> None:
 
     ref = sparkray.put(np.zeros(MB))
     pid = sparkray.get(hold.remote([ref]))
-    assert [row.borrowers for row in rows() if row.object_id == ref.hex()] == [1]
+    object_id = ref.hex()
+
+    def borrowers() -> list[int]:
+        return [row.borrowers for row in rows() if row.object_id == object_id]
+
+    assert borrowers() == [1]
     del ref
-    assert quiet(lambda: len(rows()) == 1)
-    os.kill(pid, signal.SIGKILL)
+    try:
+        assert quiet(lambda: borrowers() == [1])
+    finally:  # the tests after this one look at what is left
+        os.kill(pid, signal.SIGKILL)
     until(nothing_is_left)
 
 
