@@ -31,9 +31,9 @@ from sparkray import ids
 from sparkray.agent.host import gpu_ids
 from sparkray.agent.options import AgentOptions
 from sparkray.agent.service import AgentService
-from sparkray.cli import session_dir
 from sparkray.config import Settings
 from sparkray.exceptions import ProtocolError, SparkrayError
+from sparkray.launch import session_dir
 from sparkray.protocol import control
 from sparkray.transport import auth, tls
 

@@ -21,7 +21,7 @@ STREAMING: Final = -1
 DYNAMIC: Final = -2
 #: A function that drags more than this along must get it as an argument instead.
 MAX_FUNCTION_BYTES: Final = 256 * 1024 * 1024
-#: One that drags more than this along is slow to send to every worker: a warning.
+#: One that drags more than this along is slow to send to every node: a warning.
 LARGE_FUNCTION_BYTES: Final = 10 * 1024 * 1024
 
 
@@ -213,7 +213,7 @@ def _too_large(function: Callable[..., Any], name: str, size: int) -> str:
     largest = max(sizes, key=lambda variable: sizes[variable], default="")
     culprit = f", of which {largest!r} is about {sizes[largest]}" if largest else ""
     return (
-        f"{name} drags {size} bytes along to every worker{culprit} (limit"
+        f"{name} drags {size} bytes along to every node{culprit} (limit"
         f" {MAX_FUNCTION_BYTES}): put large data with sparkray.put, and pass the ref"
         " as an argument"
     )

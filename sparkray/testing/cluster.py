@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from sparkray.exceptions import ClusterError
-from sparkray.launch import discovery, process
+from sparkray.launch import discovery, process, session_dir
 
 
 class ClusterNode:
     """One node of a `Cluster`."""
 
-    def __init__(self, started: process.NodeProcess) -> None:
+    def __init__(self, started: process.NodeProcess, temp_dir: Path) -> None:
         self._started = started
+        self._temp_dir = temp_dir
 
     @property
     def node_id(self) -> str:
@@ -57,8 +58,12 @@ class ClusterNode:
         self._started.stop()
 
     def kill(self) -> None:
-        """End all its processes at once, as when its machine loses power."""
+        """End all its processes at once, as when its machine loses power.
+
+        What was in its memory and its files is gone too.
+        """
         self._started.kill()
+        session_dir.sweep(self._temp_dir)
 
     def __repr__(self) -> str:
         role = "head node" if self.is_head else "node"
@@ -153,7 +158,7 @@ class Cluster:
         started = process.start_node(options)
         if head is None:
             self._head = started
-        node = ClusterNode(started)
+        node = ClusterNode(started, self._temp_dir)
         self._nodes.append(node)
         return node
 

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": WIRE,
     "api": BASE | {"protocol", "runtime", "launch", "spark"},
     "cli": WIRE | {"launch", "dashboard"},
-    "cli.daemon": WIRE | {"agent", "head"},
+    "cli.daemon": WIRE | {"agent", "head", "launch"},
     "util": LIBRARY,
     "util.state": LIBRARY | BASE | {"protocol", "runtime"},
     "util.serialization": LIBRARY | {"store"},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkray.cli import session_dir
+from sparkray.launch import session_dir
 
 CLUSTER, NODE, TOKEN = b"c" * 8, b"n" * 28, b"\x07" * 32
 NAME = f"{CLUSTER.hex()}-{NODE.hex()[:8]}"
@@ -77,7 +77,7 @@ def test_a_long_root_gets_a_short_directory_and_an_entry(tmp_path: Path) -> None
 CREATE_AND_DIE = """
 import os, sys
 from pathlib import Path
-from sparkray.cli import session_dir
+from sparkray.launch import session_dir
 session = session_dir.create(Path(sys.argv[1]), b"c" * 8, b"d" * 28, b"t")
 session.segments.mkdir()
 session.announce({"session_dir": str(session.path)})

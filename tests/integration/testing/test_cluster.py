@@ -25,9 +25,13 @@ def test_nodes_come_and_go(cluster: Cluster) -> None:
     assert rows[second.node_id]["Labels"]["a"] == "b"
     assert sparkray.cluster_resources()["second"] == 4
 
+    segments = f"sparkray-*-{second.node_id[:8]}"
+    assert list(Path("/dev/shm").glob(segments))
     cluster.remove_node(second, allow_graceful=False)
     cluster.wait_for_nodes()
     assert not second.is_alive
+    assert not list(Path("/dev/shm").glob(segments))
+    assert not Path(second.session_dir).exists()
     assert "second" not in sparkray.cluster_resources()
     (dead,) = [row for row in sparkray.nodes() if not row["Alive"]]
     assert dead["NodeID"] == second.node_id and dead["DeathReason"]
