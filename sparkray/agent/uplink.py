@@ -180,6 +180,7 @@ class Uplink:
         registered: control.NodeRegistered = await self._head.call(
             "Head", "RegisterNode", request, control.NodeRegistered, HEAD_CALL_S
         )
+        self._interval_s = min(self._interval_s, registered.report_interval_s)
         for warning in registered.warnings:
             if warning not in self.warnings:
                 self.warnings.append(warning)

@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 #: A node whose stream broke has this long to come back.
 RECONNECT_S: Final = 2.0
+#: So many reports of a node must stay away until it counts as silent.
+REPORTS: Final = 5
 #: While it is away, we try so often whether its process still listens.
 PROBE_S: Final = 0.1
 #: Changes are gathered for this long, and for longer the more nodes there are.
@@ -105,6 +107,7 @@ class HeadService:
             end_actors=self._end_actors_of_group,
         )
         self._tick_s = min(0.25, settings.node_timeout_s / 4)
+        self._report_interval_s = settings.node_timeout_s / REPORTS
         self._token = token
         self._tls = tls
         self._version = version
@@ -169,7 +172,9 @@ class HeadService:
         except ValueError as error:
             raise ProtocolError(str(error)) from None
         _log.info("node %s at %s joined", _short(info.node_id), info.agent)
-        return control.NodeRegistered(self.cluster_id, warnings)
+        return control.NodeRegistered(
+            self.cluster_id, warnings, self._report_interval_s
+        )
 
     def end_job(self, job_id: bytes) -> None:
         if self.jobs.end(job_id, time.time()):
@@ -411,9 +416,13 @@ class HeadService:
         return codec.encode(DownItem(view=control.ClusterView(self.nodes.alive())))
 
     async def _tick_for_ever(self) -> None:
+        before_s = time.monotonic()
         while True:
             await asyncio.sleep(self._tick_s)
-            self._apply(self.nodes.tick(time.monotonic()))
+            now_s = time.monotonic()
+            late_s = now_s - before_s - self._tick_s
+            self._apply(self.nodes.tick(now_s, late_s if late_s > self._tick_s else 0))
+            before_s = now_s
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -63,6 +63,7 @@ class NodeRegistered(msgspec.Struct):
 
     cluster_id: bytes
     warnings: list[str]
+    report_interval_s: float  #: report at least so often
 
 
 class NodeReport(msgspec.Struct):

@@ -252,7 +252,15 @@ class NodeTable:
         node = self._nodes.get(node_id)
         return node.handle(event) if node is not None else []
 
-    def tick(self, now_s: float) -> list[Effect]:
+    def tick(self, now_s: float, paused_s: float = 0.0) -> list[Effect]:
+        """Let time pass.
+
+        Args:
+            paused_s: for so long the head itself stood still just before: it heard
+                nobody, which says nothing about the nodes.
+        """
+        for node in self._living() if paused_s else ():
+            node.now_s = min(now_s, node.now_s + paused_s)
         return [
             effect
             for node in list(self._nodes.values())

@@ -272,6 +272,23 @@ def test_a_frozen_node_is_dead_after_the_timeout_and_starts_anew(start: Start) -
     assert left_of(node.about) == []
 
 
+def test_a_head_that_stood_still_blames_no_node(start: Start) -> None:
+    head = start("--head", SPARKRAY_NODE_TIMEOUT_S="1")
+    node = start(f"--address={head.wait_ready()['head']}", SPARKRAY_NODE_TIMEOUT_S="1")
+    node.wait_ready()
+    until(lambda: sum(n.alive for n in head.nodes()) == 2)
+    before = {n.node_id for n in head.nodes()}
+    head.process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(2.5)  # longer than the timeout: nothing here says that it is over
+    finally:
+        head.process.send_signal(signal.SIGCONT)
+    third = start(f"--address={head.about['head']}")
+    before.add(bytes.fromhex(third.wait_ready()["node_id"]))
+    assert {n.node_id for n in head.nodes() if n.alive} == before
+    assert head.process.poll() is None and node.process.poll() is None
+
+
 def test_an_interrupted_start_is_not_told_as_one_that_took_too_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

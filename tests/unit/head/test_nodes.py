@@ -83,6 +83,14 @@ def test_a_silent_node_dies_after_the_timeout_and_not_before() -> None:
     assert nodes.tick(100.0) == []
 
 
+def test_a_pause_of_the_head_itself_is_no_silence_of_the_nodes() -> None:
+    nodes = table()
+    nodes.handle(b"n1", n.Reported(report(), 5.0))
+    assert nodes.tick(14.0) == []
+    assert nodes.tick(1000.0, paused_s=985.5) == []
+    assert nodes.tick(1000.6) != []  # 10.1 s of silence while the head listened
+
+
 def test_a_broken_stream_leaves_time_to_come_back() -> None:
     nodes = table()
     nodes.handle(b"n1", n.StreamBroken(1, 5.0))
