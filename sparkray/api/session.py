@@ -25,7 +25,6 @@ from sparkray.api.arguments import InitArguments, names_checked
 from sparkray.config import Settings, unknown_variables
 from sparkray.launch import process
 from sparkray.launch.discovery import Node
-from sparkray.launch.secrets import tls_contexts
 from sparkray.protocol.messages import JobConfig
 from sparkray.runtime import core, refs
 from sparkray.runtime.connection import ConnectOptions
@@ -356,7 +355,6 @@ def _connect_options(target: _Target, config: JobConfig) -> ConnectOptions:
         ports=(settings.worker_port_min, settings.worker_port_max),
         timeout_s=settings.start_timeout_s,
         settings=settings,
-        tls=None if node.local else tls_contexts(),
     )
 
 

@@ -10,7 +10,7 @@ from sparkray.config import Settings
 from sparkray.protocol.messages import JobConfig
 
 if TYPE_CHECKING:
-    import ssl
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,6 @@ class ConnectOptions:
         runtime_env: canonical JSON of this process's environment.
         timeout_s: how long attaching may take.
         settings: of this process; the agent's shared ones win.
-        tls: contexts of a server and of a client for channels between hosts.
         forked_from: id of the process that this one was forked from, which had joined
             already; 0 if none.
     """
@@ -47,7 +46,6 @@ class ConnectOptions:
     runtime_env: str = ""
     timeout_s: float = 30.0
     settings: Settings = field(default_factory=Settings)
-    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
     forked_from: int = 0
 
     def socket_path(self, worker_id: bytes) -> str:

@@ -69,6 +69,7 @@ from sparkray.runtime.state.scheduling import Task
 from sparkray.runtime.state.streams import Stream
 from sparkray.runtime.submit import Submitter
 from sparkray.store.segment import WritableSegments
+from sparkray.transport import tls
 from sparkray.transport.channel import Channel, IOLoop, listen_tcp, listen_unix
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class Runtime:
         self.ownership.settle = self.submitter.settle
         self.worker_id = options.worker_id or bytes(ids.new_worker_id())
         shared.prefix = self.worker_id
-        shared.peers = Peers(loop, options.token, options.tls, self._peer_lost)
+        contexts = tls.contexts() if options.host else None
+        shared.peers = Peers(loop, options.token, contexts, self._peer_lost)
         self._abandoned: list[Stream] = []
         self._path = options.socket_path(self.worker_id)
         self._install_handlers()

@@ -76,3 +76,14 @@ def from_environment(environment: Mapping[str, str] | None = None) -> TLSFiles |
     if missing:
         raise ValueError(f"TLS needs three files; not set: {', '.join(missing)}")
     return TLSFiles(*paths)
+
+
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
+    """Return the contexts of a server and of a client; None for a cluster without TLS.
+
+    Raises:
+        ValueError: some of the three variables are set and others are not.
+        OSError: a file cannot be read.
+    """
+    files = from_environment()
+    return None if files is None else (files.server_context(), files.client_context())

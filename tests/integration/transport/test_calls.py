@@ -1,7 +1,6 @@
 """Calls and streams between real gRPC servers and clients."""
 
 import asyncio
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ from sparkray.protocol import control
 from sparkray.transport import client, server
 from sparkray.transport.client import Peer
 from sparkray.transport.tls import TLSFiles
+from tests.certificates import certificates
 
 TOKEN = b"\x07" * 32
 
@@ -219,30 +219,10 @@ def test_a_wrong_token_is_said_to_be_one(head: Any) -> None:
         client.call_head(head.address, b"wrong", "ListNodes", control.ListNodes())
 
 
-def _certificates(directory: Path, name: str) -> TLSFiles:
-    """Make an authority, and a certificate for 127.0.0.1."""
-    files = TLSFiles(
-        *(str(directory / f"{name}-{p}.pem") for p in ("ca", "cert", "key"))
-    )
-    ca_key = str(directory / f"{name}-ca-key.pem")
-    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    _run(*make, "-subj", f"/CN={name} CA", "-keyout", ca_key, "-out", files.ca)
-    _run(
-        *make, "-subj", "/CN=node", "-keyout", files.key, "-out", files.cert,
-        "-CA", files.ca, "-CAkey", ca_key, "-addext", "subjectAltName=IP:127.0.0.1",
-        "-addext", "basicConstraints=critical,CA:FALSE",
-    )  # fmt: skip
-    return files
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
-
-
 def test_tls_wants_a_certificate_of_the_same_authority(
     start_head: Callable[..., AbstractContextManager[Any]], tmp_path: Path
 ) -> None:
-    ours, theirs = _certificates(tmp_path, "ours"), _certificates(tmp_path, "theirs")
+    ours, theirs = certificates(tmp_path, "ours"), certificates(tmp_path, "theirs")
     environment = {
         "SPARKRAY_TLS_CA": ours.ca,
         "SPARKRAY_TLS_CERT": ours.cert,
@@ -263,7 +243,7 @@ def test_tls_wants_a_certificate_of_the_same_authority(
 
 
 def test_contexts_for_task_channels_know_each_other(tmp_path: Path) -> None:
-    files = _certificates(tmp_path, "ours")
+    files = certificates(tmp_path, "ours")
 
     async def main() -> None:
         got = asyncio.get_running_loop().create_future()
