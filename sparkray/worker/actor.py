@@ -233,9 +233,28 @@ class ActorHost:
         if running_one is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(running_one.cancel)
         if message.recursive:
-            caller: bytes = channel.peer.address.worker_id
-            task_id = caller + message.number.to_bytes(8, "big")
-            self._runtime.canceller.cancel_children(task_id)
+            self._cancel_children((channel, message.number))
+
+    def caller_lost(self, channel: Channel) -> None:
+        """Nobody wants the results of these calls: stop as `cancel` does."""
+        for key in list(self._pending):
+            if key[0] is channel:
+                self._pending.pop(key, None)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop_coroutines_of, channel)
+
+    def _stop_coroutines_of(self, channel: Channel) -> None:
+        """On the event loop, which alone adds and removes them."""
+        for key, task in list(self._coroutines.items()):
+            if key[0] is channel:
+                task.cancel()
+                self._cancel_children(key)
+
+    def _cancel_children(self, key: _Key) -> None:
+        channel, number = key
+        caller: bytes = channel.peer.address.worker_id
+        task_id = caller + number.to_bytes(8, "big")
+        self._runtime.canceller.cancel_children(task_id)
 
     # --- threads ---
 

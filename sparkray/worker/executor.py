@@ -179,7 +179,9 @@ class Executor:
             if key[0] is channel:
                 self._pending.pop(key, None)
         current = self._current
-        if current is not None and current[0] is channel and self._actor is None:
+        if self._actor is not None:
+            self._actor.caller_lost(channel)
+        elif current is not None and current[0] is channel:
             self._interrupts.cancel(current)
             self._runtime.canceller.cancel_children(task_id_of(*current))
         if self._holder is channel:

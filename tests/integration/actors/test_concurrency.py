@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -18,6 +19,7 @@ from sparkray.exceptions import (
     ActorDiedError,
     PendingCallsLimitExceeded,
     TaskCancelledError,
+    WorkerCrashedError,
 )
 from tests.support import Gate, Tally, until
 
@@ -323,6 +325,23 @@ def test_force_is_refused_for_calls_of_actors(gate: Gate) -> None:
         sparkray.cancel(ref, force=True)
     gate.open()
     sparkray.get(ref, timeout=20)
+
+
+def test_coroutines_of_a_caller_that_died_are_cancelled(tmp_path: Path) -> None:
+    tally, actor = Tally(tmp_path), Mixed.remote()
+
+    @sparkray.remote(max_retries=0)
+    def die(actor: Any) -> None:
+        actor.forever.remote(tally)
+        until(lambda: sparkray.get(actor.count.remote()) == 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    own = actor.forever.remote(tally)
+    with pytest.raises(WorkerCrashedError):
+        sparkray.get(die.remote(actor), timeout=40)
+    until(lambda: sparkray.get(actor.count.remote(), timeout=20) == 1)
+    assert tally.lines() == ["ended"]
+    sparkray.cancel(own)
 
 
 def test_what_a_cancelled_call_has_started_is_cancelled_too(tmp_path: Path) -> None:

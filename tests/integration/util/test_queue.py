@@ -140,6 +140,32 @@ def test_a_cancelled_consumer_takes_no_item_with_it(kept: Queue, tmp_path: Any) 
     assert kept.get(timeout=5) == "kept"
 
 
+def test_a_consumer_that_dies_takes_no_item_with_it(kept: Queue) -> None:
+    @sparkray.remote
+    class Consumer:
+        def take(self, items: Queue) -> Any:
+            return items.get()
+
+    consumer = Consumer.remote()
+    taken = consumer.take.remote(kept)
+    until(lambda: _waiting(kept) == 1)
+    sparkray.kill(consumer)
+    with pytest.raises(ActorDiedError):
+        sparkray.get(taken, timeout=20)
+    until(lambda: _waiting(kept) == 0)
+    kept.put("still there")
+    assert kept.get(timeout=20) == "still there"
+
+
+def _waiting(items: Queue) -> int:
+    """How many consumers wait for an item."""
+
+    def count(actor: Any) -> int:
+        return sum(not getter.done() for getter in actor._queue._getters)
+
+    return sparkray.get(items.actor.__ray_call__.remote(count), timeout=20)
+
+
 def test_options_reach_the_actor() -> None:
     named = Queue(actor_options={"name": "a queue", "num_cpus": 0.5})
     assert "a queue" in sparkray.util.list_named_actors()
