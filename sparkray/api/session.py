@@ -173,7 +173,8 @@ def init(
 ) -> Context:
     """Join a running cluster, or start a private one on this host.
 
-    Called again it returns the context that is there.  In tasks, and in UDFs that have
+    Called again it returns the context that is there; where the cluster has ended
+    meanwhile it begins anew.  In tasks, and in UDFs that have
     joined, it changes nothing.
 
     Args:
@@ -213,6 +214,7 @@ def init(
     )
     arguments.check()
     with _state.lock:
+        _leave_lost_cluster()
         runtime = core.current_or_none()
         if runtime is not None:
             return _existing(runtime, arguments, ignore_reinit_error)
@@ -253,14 +255,15 @@ def shutdown() -> None:
 
 def is_initialized() -> bool:
     """Tell whether this process is connected to a cluster."""
-    return core.current_or_none() is not None
+    runtime = core.current_or_none()
+    return runtime is not None and not _is_lost(runtime)
 
 
 def ensure_runtime() -> core.Runtime:
     """Return this process's runtime; the first use makes a session."""
     runtime = core.current_or_none()
-    if runtime is None:
-        init()
+    if runtime is None or (_is_lost(runtime) and _spark_task() is not None):
+        init()  # a reused Python worker of Spark outlives clusters
         runtime = core.current()
     if _state.session is not None:
         _state.session.shield.ready()
@@ -269,8 +272,8 @@ def ensure_runtime() -> core.Runtime:
 
 def load_ref(object_id: bytes, *owner: Any) -> refs.ObjectRef:
     """Unpickle a ref of a UDF's closure: there that is the first use of sparkray."""
-    if core.current_or_none() is None and _spark_task() is not None:
-        init()
+    if _spark_task() is not None:
+        ensure_runtime()
     return refs.load_ref(object_id, *owner)
 
 
@@ -280,6 +283,23 @@ refs.hooks.load_out_of_band = load_ref
 def inherited_env(runtime: core.Runtime) -> str:
     """Return the runtime environment that tasks submitted here inherit."""
     return runtime.shared.runtime_env
+
+
+def _is_lost(runtime: core.Runtime) -> bool:
+    """Tell whether the node that this process had joined has ended."""
+    return bool(runtime.shared.closed)
+
+
+def _leave_lost_cluster() -> None:
+    """A session outlives its cluster: let go of it, so that another can begin."""
+    runtime, session = core.current_or_none(), _state.session
+    if runtime is not None and session is not None and _is_lost(runtime):
+        _log.warning(
+            "the cluster %s has ended, and with it what it held: %s",
+            session.context.address,
+            runtime.shared.closed,
+        )
+        shutdown()
 
 
 def _existing(

@@ -310,7 +310,10 @@ class Runtime:
         with self.shared.lock:
             if self.closed:
                 return
-            self.shared.closed = f"the node agent of this host is gone: {reason}"
+            self.shared.closed = (
+                f"the node agent of this host is gone: {reason}; sparkray.init() joins"
+                " or starts another cluster"
+            )
             error = ClusterError(self.shared.closed)
             for task in list(self.submitter.tasks.values()):
                 self.submitter.fail(task, error)

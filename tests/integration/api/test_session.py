@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import sparkray
+from sparkray.exceptions import SparkrayError
 from sparkray.launch import discovery
+from sparkray.testing import Cluster
 
 ROOT = Path(sparkray.__file__).parents[1]
 
@@ -68,6 +70,22 @@ def test_a_session_starts_ends_and_starts_again_without_a_trace(temp_dir: Path) 
         assert not sparkray.is_initialized()
         until(lambda: not leftovers(temp_dir))
     sparkray.shutdown()
+
+
+def test_a_session_whose_cluster_has_ended_gives_way_to_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Cluster() as cluster:
+        old = sparkray.init(address=cluster.address).address
+        ref = add.remote(1)
+        assert sparkray.get(ref, timeout=30) == 2
+    until(lambda: not sparkray.is_initialized())
+    with pytest.raises(SparkrayError, match=r"sparkray.init\(\)"):
+        sparkray.get(add.remote(1), timeout=30)
+    assert sparkray.init(address="local", num_cpus=1).address != old
+    assert f"the cluster {old} has ended" in caplog.text
+    assert sparkray.get(add.remote(1), timeout=30) == 2
+    del ref
 
 
 def test_the_first_use_starts_a_session_and_init_then_compares() -> None:
