@@ -68,6 +68,8 @@ from sparkray.protocol.records import (
     WireError,
 )
 from sparkray.protocol.task_channel import (
+    UNREAD,
+    UNWANTED,
     AddBorrower,
     Argument,
     CancelObject,
@@ -95,6 +97,8 @@ from sparkray.protocol.task_channel import (
 ChannelMessage = AgentMessage | TaskMessage
 
 __all__ = [
+    "UNREAD",
+    "UNWANTED",
     "AbortObject",
     "ActorChanged",
     "ActorExiting",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from sparkray.protocol.records import (
@@ -136,10 +138,16 @@ class StreamItem(msgspec.Struct, array_like=True, tag=45):
     value: ReturnValue
 
 
+#: Nobody will take any more, but somebody waits for the end: the task is not held back.
+UNREAD: Final = -1
+#: Nobody waits for the end either: the task is to end soon.
+UNWANTED: Final = -2
+
+
 class StreamConsumed(msgspec.Struct, array_like=True, tag=46):
     """Owner -> worker: the consumer has taken this many items.
 
-    Repeatable: the highest count holds.  -1: nobody will take any more; run on unheld.
+    Repeatable: the highest count holds, or one of the two below.
     Answer: none.
     Errors: none.
     """

@@ -60,6 +60,7 @@ from sparkray.runtime.cancel import Canceller
 from sparkray.runtime.connection import ConnectOptions
 from sparkray.runtime.fetch import Fetcher
 from sparkray.runtime.functions import TaskTemplate
+from sparkray.runtime.items import Items
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.peers import Peers, remove_socket
 from sparkray.runtime.refs import ObjectRef, hooks
@@ -99,6 +100,7 @@ class Runtime:
         self.fetcher = Fetcher(shared, self.ownership, self._segments)
         self.submitter = Submitter(shared, self.ownership, self.fetcher)
         self.fetcher.submitter = self.submitter
+        self.items = Items(shared, self.submitter, self.fetcher.wait_for)
         self.actors = Actors(shared, self.ownership, self.submitter)
         self.actor_maker = ActorMaker(
             shared, self.ownership, self.submitter, self.fetcher, self.actors
@@ -245,7 +247,10 @@ class Runtime:
         return self.fetcher.future_of(ref)
 
     def next_item(self, stream: Stream, timeout_s: float | None) -> ObjectRef | None:
-        return self.fetcher.next_item(stream, timeout_s)
+        return self.items.next(stream, timeout_s)
+
+    async def next_item_async(self, stream: Stream) -> ObjectRef | None:
+        return await self.items.next_async(stream)
 
     def abandon(self, stream: Stream) -> None:
         """A generator's handle went away.  Called from ``__del__``: only notes."""
@@ -355,6 +360,7 @@ class Runtime:
         self.on_agent_lost = lambda reason: None  # it is we who leave
         with self.shared.lock:
             self.closed = True
+            self.items.close()
             self.shared.closed = f"{reason}; call sparkray.init() first"
             error = SparkrayError(self.shared.closed)
             if hasattr(self.shared, "attached"):

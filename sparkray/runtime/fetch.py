@@ -1,4 +1,4 @@
-"""Values: `get`, `wait`, `put`, futures and streams, for caller threads.
+"""Values: `get`, `wait`, `put` and futures, for caller threads.
 
 A caller waits on a lock of its own that the I/O thread releases; Ctrl-C interrupts it.
 """
@@ -6,7 +6,6 @@ A caller waits on a lock of its own that the I/O thread releases; Ctrl-C interru
 from __future__ import annotations
 
 import concurrent.futures
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -39,7 +38,6 @@ from sparkray.runtime.state.objects import (
     STORED,
     Entry,
 )
-from sparkray.runtime.state.streams import Stream
 from sparkray.runtime.submit import Submitter, describe
 from sparkray.runtime.waiter import FutureWaiter, Waiter
 from sparkray.store.segment import WritableSegments, map_for_reading
@@ -77,7 +75,7 @@ class Fetcher:
             pending = [entry for entry in entries if entry.state == PENDING]
             if pending:
                 waiter = self._watch(pending, len(pending), stop_on_failure=True)
-        if pending and not self._wait(waiter, timeout_s):
+        if pending and not self.wait_for(waiter, timeout_s):
             self._unwatch(waiter, pending)
             assert timeout_s is not None
             raise GetTimeoutError(timeout_s, self._story(entries))
@@ -89,7 +87,7 @@ class Fetcher:
             pending = [entry for entry in entries if entry.state == PENDING]
             waiter = self._watch(pending, len(pending), stop_on_failure=False)
         if pending:
-            self._wait(waiter, None)
+            self.wait_for(waiter, None)
 
     def values_of(self, entries: Sequence[Entry]) -> list[Any]:
         """Return the values of settled entries; a failed one raises."""
@@ -327,7 +325,7 @@ class Fetcher:
             if missing > 0:
                 waiter = self._watch_any(pending, missing)
         if missing > 0:
-            self._wait(waiter, timeout_s)
+            self.wait_for(waiter, timeout_s)
             self._unwatch_any(waiter, pending)
         done: list[Any] = []
         others: list[Any] = []
@@ -386,7 +384,7 @@ class Fetcher:
                 if entry.waiters and waiter in entry.waiters:
                     entry.waiters.remove(waiter)
 
-    def _wait(self, waiter: Waiter, timeout_s: float | None) -> bool:
+    def wait_for(self, waiter: Waiter, timeout_s: float | None) -> bool:
         if waiter.released.acquire(blocking=False):
             return True
         if timeout_s is not None and timeout_s <= 0:
@@ -453,32 +451,3 @@ class Fetcher:
     def close(self) -> None:
         if self._resolver is not None:
             self._resolver.shutdown(wait=False, cancel_futures=True)
-
-    # --- streams ---
-
-    def next_item(self, stream: Stream, timeout_s: float | None) -> ObjectRef | None:
-        """Return the next item's ref; None after the last.
-
-        Raises:
-            GetTimeoutError: no item in time.
-        """
-        self.submitter.flush()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            with self._shared.lock:
-                entry = stream.take()
-                if entry is not None:
-                    entry.local += 1
-                    entry.pins -= 1
-                    self.submitter.streams.note_taken(stream)
-                    return ObjectRef(entry.id)
-                if stream.total is not None:
-                    return None
-                waiter = Waiter(1, stop_on_failure=False)
-                stream.waiters.append(waiter)
-            left = None if deadline is None else deadline - time.monotonic()
-            if not self._wait(waiter, left):
-                with self._shared.lock:
-                    if waiter in stream.waiters:
-                        stream.waiters.remove(waiter)
-                raise GetTimeoutError(timeout_s or 0.0, "the next item of a generator")

@@ -32,6 +32,7 @@ class RefSupport(Protocol):
     def next_item(
         self, stream: Stream, timeout_s: float | None
     ) -> ObjectRef | None: ...
+    async def next_item_async(self, stream: Stream) -> ObjectRef | None: ...
     def abandon(self, stream: Stream) -> None: ...
 
 
@@ -173,10 +174,16 @@ class ObjectRefGenerator:
 
     Iterate, or iterate asynchronously; `wait` takes it too and calls it ready when the
     next item exists.  It lives in the process that started the task and cannot be sent.
+
+    The task of one that is dropped before its end is not held back any more, and goes
+    on while somebody has its `completed` ref; else it is closed, as Python closes a
+    generator that is dropped (at a ``yield``, with a ``GeneratorExit``), once it has
+    made 64 more items.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, completed: ObjectRef) -> None:
         self._stream = stream
+        self._completed = completed
 
     def __iter__(self) -> ObjectRefGenerator:
         return self
@@ -201,19 +208,16 @@ class ObjectRefGenerator:
 
     def completed(self) -> ObjectRef:
         """Return a ref that is ready (with None) once the generator has ended."""
-        return self._stream.completed
+        return self._completed
 
     def task_id(self) -> bytes:
-        return self._stream.completed.task_id()
+        return self._completed.task_id()
 
     def __aiter__(self) -> AsyncIterator[ObjectRef]:
         return self
 
     async def __anext__(self) -> ObjectRef:
-        loop = asyncio.get_running_loop()
-        ref = await loop.run_in_executor(
-            None, lambda: require_runtime().next_item(self._stream, None)
-        )
+        ref = await require_runtime().next_item_async(self._stream)
         if ref is None:
             raise StopAsyncIteration
         return ref
@@ -225,7 +229,7 @@ class ObjectRefGenerator:
         )
 
     def __repr__(self) -> str:
-        return f"ObjectRefGenerator({self._stream.completed.hex()})"
+        return f"ObjectRefGenerator({self._completed.hex()})"
 
     def __del__(self) -> None:
         if hooks.runtime is not None:

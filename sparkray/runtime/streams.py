@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 
 from sparkray.protocol.codec import encode
 from sparkray.protocol.framing import frame
-from sparkray.protocol.messages import ReturnValue, StreamConsumed, StreamItem
+from sparkray.protocol.messages import (
+    UNREAD,
+    UNWANTED,
+    ReturnValue,
+    StreamConsumed,
+    StreamItem,
+)
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.objects import FAILED, Entry
 from sparkray.runtime.state.scheduling import Task
@@ -47,11 +53,11 @@ class Streams:
                 if stream is not None and stream.is_new(message.value.index):
                     self._add_item(stream, message.value)
                     if stream.abandoned:
-                        self._tell_consumed(task, -1)
+                        self._tell_consumed(task, self._consumed(task, stream))
             self._settle()
 
     def _add_item(self, stream: Stream, value: ReturnValue) -> None:
-        first = stream.completed.binary()
+        first = stream.completed_id
         entry = Entry(first[:-4] + (value.index + 1).to_bytes(4, "big"))
         entry.pins = 1  # the stream's own, until the item is taken
         self._table.entries[entry.id] = entry
@@ -93,4 +99,10 @@ class Streams:
         """An item was taken (or none ever will be): the task may go on."""
         task = self._tasks.get(stream.number)
         if task is not None and (stream.backpressure or stream.abandoned):
-            self._tell_consumed(task, -1 if stream.abandoned else stream.taken)
+            self._tell_consumed(task, self._consumed(task, stream))
+
+    def _consumed(self, task: Task, stream: Stream) -> int:
+        """Return what to tell the task, as in `StreamConsumed`."""
+        if not stream.abandoned:
+            return stream.taken
+        return UNREAD if self._table.is_held(task.entry) else UNWANTED

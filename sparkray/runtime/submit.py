@@ -197,8 +197,8 @@ class Submitter:
         object_id = ref.binary()
         if count == STREAMING:
             backpressure = state.define.backpressure
-            task.stream = Stream(task.number, ref, backpressure)
-            return ObjectRefGenerator(task.stream)
+            task.stream = Stream(task.number, object_id, backpressure)
+            return ObjectRefGenerator(task.stream, ref)
         if count == DYNAMIC:
             return ref
         if count == 0:

@@ -1,7 +1,9 @@
-"""Who waits for objects: threads and futures."""
+"""Who waits for objects: threads, futures and event loops."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -40,3 +42,15 @@ class FutureWaiter:
 
     def notify(self, entry: Entry) -> None:
         self._resolve()
+
+
+class LoopWaiter:
+    """Sets an event of an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+        self._loop = loop
+        self._event = event
+
+    def notify(self, entry: Entry) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self._event.set)

@@ -376,8 +376,11 @@ class ActorHost:
             return self._calls.several(channel, task, define, values)
         sent = 0
         async for item in items:
-            self._calls.send_item(channel, task, define, item, sent)
+            wanted = self._calls.send_item(channel, task, define, item, sent)
             sent += 1
+            if not wanted:
+                await items.aclose()
+                break
             if define.backpressure:
                 room = self._calls.room_for_more(
                     channel, task, sent, define.backpressure

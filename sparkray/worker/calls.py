@@ -153,8 +153,8 @@ class Calls:
         define: DefineTask,
         item: Any,
         index: int,
-    ) -> None:
-        self._results.send_item(channel, task, define, item, index)
+    ) -> bool:
+        return self._results.send_item(channel, task, define, item, index)
 
     def room_for_more(
         self, channel: Channel, task: PushTask, sent: int, limit: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final
 from sparkray.protocol.codec import encode
 from sparkray.protocol.framing import LENGTH, frame
 from sparkray.protocol.messages import (
+    UNWANTED,
     DefineTask,
     PushTask,
     ReturnValue,
@@ -29,6 +31,9 @@ from sparkray.words import counted
 #: Answers of short tasks may wait this long for company.
 BATCH_S: Final = 0.0005
 BATCH_ANSWERS: Final = 64
+#: So many items more a stream may make that nobody wants: one that is short and does
+#: something beside comes to its end, one without end does not go on for ever.
+UNWANTED_ITEMS: Final = 64
 
 _clock = time.perf_counter
 
@@ -89,7 +94,9 @@ class Results:
         self._stalled: dict[
             tuple[Channel, int], tuple[int, int, concurrent.futures.Future[None]]
         ] = {}
-        self._consumption = threading.Condition()  #: guards the two above
+        #: Streams that nobody wants: how many items they have made since.
+        self._unwanted: dict[tuple[Channel, int], int] = {}
+        self._consumption = threading.Condition()  #: guards the three above
 
     def large(
         self,
@@ -141,12 +148,16 @@ class Results:
     ) -> TaskReplied:
         index = 0
         for item in value:
-            self.send_item(channel, task, define, item, index)
+            wanted = self.send_item(channel, task, define, item, index)
             del item
             index += 1
+            if not wanted:
+                if inspect.isgenerator(value):
+                    value.close()
+                break
             if define.backpressure:
                 self._await_consumer(channel, task, index, define.backpressure)
-        self._consumed.pop((channel, task.number), None)
+        self.forget_stream(channel, task)
         return self.end_stream(task, index)
 
     def send_item(
@@ -156,8 +167,8 @@ class Results:
         define: DefineTask,
         item: Any,
         index: int,
-    ) -> None:
-        """Send item number ``index`` of a stream."""
+    ) -> bool:
+        """Send item number ``index`` of a stream; return False to end it there."""
         with collecting() as met:
             serialized = serialize(item, f"item {index} of {define.name}")
         object_id = task_id_of(channel, task) + (index + 1).to_bytes(4, "big")
@@ -166,6 +177,14 @@ class Results:
         )
         self._answers.flush()
         channel.send(frame(encode(StreamItem(task.number, task.attempt, part))))
+        return self._is_wanted((channel, task.number))
+
+    def _is_wanted(self, key: tuple[Channel, int]) -> bool:
+        with self._consumption:
+            if self._consumed.get(key) != UNWANTED:
+                return True
+            made = self._unwanted[key] = self._unwanted.get(key, 0) + 1
+            return made < UNWANTED_ITEMS
 
     def end_stream(self, task: PushTask, items: int) -> TaskReplied:
         answer = reply(task, "ok", values=[_none(0)])
@@ -206,6 +225,7 @@ class Results:
         with self._consumption:
             self._consumed.pop((channel, task.number), None)
             self._stalled.pop((channel, task.number), None)
+            self._unwanted.pop((channel, task.number), None)
 
     def wake_stalled(self) -> None:
         """Let go on whoever may: items were taken, or a consumer is gone."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparkray.runtime.refs import ObjectRef
     from sparkray.runtime.state.objects import Entry, Waiter
 
 
@@ -23,7 +22,7 @@ class Stream:
         "abandoned",
         "arrived",
         "backpressure",
-        "completed",
+        "completed_id",
         "entries",
         "number",
         "taken",
@@ -31,9 +30,9 @@ class Stream:
         "waiters",
     )
 
-    def __init__(self, number: int, completed: ObjectRef, backpressure: int) -> None:
+    def __init__(self, number: int, completed_id: bytes, backpressure: int) -> None:
         self.number = number
-        self.completed = completed  #: ready once the task has ended
+        self.completed_id = completed_id  #: of what is ready once the task has ended
         self.backpressure = backpressure
         self.entries: dict[int, Entry] = {}  #: arrived and not yet taken, by index
         self.arrived = 0

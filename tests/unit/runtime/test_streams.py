@@ -1,12 +1,11 @@
 """Items of a streaming task: in order, once, with an end."""
 
-from sparkray.runtime.refs import ObjectRef
 from sparkray.runtime.state.objects import Entry
 from sparkray.runtime.state.streams import Stream
 
 
 def stream() -> Stream:
-    return Stream(1, ObjectRef(b"first"), backpressure=0)
+    return Stream(1, b"first", backpressure=0)
 
 
 def test_items_are_taken_in_the_order_they_came() -> None:

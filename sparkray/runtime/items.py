@@ -1,0 +1,104 @@
+"""The items of streams, for their consumers: threads that wait, and event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sparkray.exceptions import GetTimeoutError, SparkrayError
+from sparkray.runtime.refs import ObjectRef
+from sparkray.runtime.shared import Shared
+from sparkray.runtime.state.streams import Stream
+from sparkray.runtime.submit import Submitter
+from sparkray.runtime.waiter import LoopWaiter, Waiter
+
+
+class Items:
+    """Takes items from streams of this process.
+
+    Args:
+        wait: the fetcher's: waits for a waiter, lending the CPU on.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        submitter: Submitter,
+        wait: Callable[[Waiter, float | None], bool],
+    ) -> None:
+        self._shared = shared
+        self._submitter = submitter
+        self._wait = wait
+        self._ended = False
+
+    def close(self) -> None:
+        self._ended = True
+
+    def next(self, stream: Stream, timeout_s: float | None) -> ObjectRef | None:
+        """Return the next item's ref; None after the last.
+
+        Raises:
+            GetTimeoutError: no item in time.
+            SparkrayError: the session that the stream belongs to has ended.
+        """
+        self._submitter.flush()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            waiter = Waiter(1, stop_on_failure=False)
+            known, ref = self._take_or_watch(stream, waiter)
+            if known:
+                return ref
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if not self._wait(waiter, left_s):
+                self._unwatch(stream, waiter)
+                raise GetTimeoutError(timeout_s or 0.0, "the next item of a generator")
+
+    async def next_async(self, stream: Stream) -> ObjectRef | None:
+        """Return the next item's ref; None after the last.
+
+        No thread waits; one that is cancelled has taken nothing.
+
+        Raises:
+            SparkrayError: the session that the stream belongs to has ended.
+        """
+        self._submitter.flush()
+        loop = asyncio.get_running_loop()
+        while True:
+            came = asyncio.Event()
+            waiter = LoopWaiter(loop, came)
+            known, ref = self._take_or_watch(stream, waiter)
+            if known:
+                return ref
+            try:
+                with self._shared.blocking():
+                    await came.wait()
+            finally:
+                self._unwatch(stream, waiter)
+
+    def _take_or_watch(
+        self, stream: Stream, waiter: Any
+    ) -> tuple[bool, ObjectRef | None]:
+        """Return True and what `next` returns; or False, and the waiter will hear."""
+        with self._shared.lock:
+            if self._ended or not stream.completed_id.startswith(self._shared.prefix):
+                raise SparkrayError(
+                    "the generator belongs to a session that has ended;"
+                    " call its task again"
+                )
+            entry = stream.take()
+            if entry is not None:
+                entry.local += 1
+                entry.pins -= 1
+                self._submitter.streams.note_taken(stream)
+                return True, ObjectRef(entry.id)
+            if stream.total is not None:
+                return True, None
+            stream.waiters.append(waiter)
+            return False, None
+
+    def _unwatch(self, stream: Stream, waiter: Any) -> None:
+        with self._shared.lock, contextlib.suppress(ValueError):  # it was told
+            stream.waiters.remove(waiter)
