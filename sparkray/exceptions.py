@@ -26,12 +26,15 @@ seconds and sizes bytes; a message names ids and says what the reader can do.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import pickle
 import types
 from collections.abc import Callable
 from typing import Any
 
+#: Exception groups: Python 3.11 and later.
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
 _FIELD_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -86,10 +89,10 @@ def _as_dual(error: Any, base: type[Exception]) -> Any:
     cause = error.cause
     if not isinstance(cause, Exception) or isinstance(cause, base):
         return error
-    cls = _dual_class(base, type(cause))
+    cls = _dual_class(base, cause)
     if cls is None:
         return error
-    dual: Any = _bare(cls)
+    dual: Any = _bare(cls, cause)
     base.__init__(dual, *error._fields(cause))
     _copy_fields(cause, dual)
     return dual
@@ -98,8 +101,9 @@ def _as_dual(error: Any, base: type[Exception]) -> Any:
 _dual_classes: dict[tuple[type, type], type[Exception] | None] = {}
 
 
-def _dual_class(base: Any, cause: type[Exception]) -> type[Exception] | None:
-    """Return a class that is both ``base`` and ``cause``, None if impossible."""
+def _dual_class(base: Any, like: Exception) -> type[Exception] | None:
+    """Return a class that is both ``base`` and that of ``like``, None if impossible."""
+    cause = type(like)
     key = base, cause
     if key not in _dual_classes:
         members: dict[str, Any] = {
@@ -116,7 +120,7 @@ def _dual_class(base: Any, cause: type[Exception]) -> type[Exception] | None:
         try:
             name = f"{base.__name__}({cause.__name__})"
             made: Any = type(name, (base, cause), members)
-            _bare(made)
+            _bare(made, like)
         except Exception:  # a layout conflict, a final class, an odd __new__: user code
             _dual_classes[key] = None
         else:
@@ -124,13 +128,16 @@ def _dual_class(base: Any, cause: type[Exception]) -> type[Exception] | None:
     return _dual_classes[key]
 
 
-def _bare(cls: type[Exception]) -> Exception:
-    """Return an instance made by no code of the user's."""
+def _bare(cls: type[Exception], like: Any) -> Exception:
+    """Return an instance made by no code of the user's; a group has its members."""
+    is_group = _GROUP is not None and isinstance(like, _GROUP)
+    arguments = (like.message, like.exceptions) if is_group else ()
     for base in cls.__mro__:
         new = vars(base).get("__new__")
         if isinstance(new, types.BuiltinMethodType):
-            made: Exception = new(cls)
-            return made
+            with contextlib.suppress(TypeError):  # not the one of this class's layout
+                made: Exception = new(cls, *arguments)
+                return made
     raise TypeError(f"{cls.__name__} cannot be made")
 
 
@@ -188,12 +195,22 @@ class PortableCause:
     @classmethod
     def of(cls, cause: BaseException, travels: Callable[[Any], bool]) -> PortableCause:
         """Return what stands for ``cause``; ``travels`` says what of it can be sent."""
-        args = tuple(arg if travels(arg) else repr(arg) for arg in cause.args)
+        args = tuple(_portable_argument(arg, travels) for arg in cause.args)
         state = {key: value for key, value in vars(cause).items() if travels(value)}
         return cls(type(cause), args, state)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_cause, self.fields
+
+
+def _portable_argument(value: Any, travels: Callable[[Any], bool]) -> Any:
+    if travels(value):
+        return value
+    if isinstance(value, BaseException):
+        return PortableCause.of(value, travels)
+    if type(value) in (list, tuple):  # the members of an exception group
+        return type(value)(_portable_argument(item, travels) for item in value)
+    return repr(value)
 
 
 def _rebuild_cause(

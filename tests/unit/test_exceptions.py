@@ -1,5 +1,6 @@
 """Errors keep their type, their fields and their story over pickling and the wire."""
 
+import builtins
 import copy
 import dataclasses
 import enum
@@ -87,6 +88,10 @@ def test_a_protocol_error_is_a_connection_error_of_python_too() -> None:
 
 
 # --- what a user's exception becomes --------------------------------------------------
+
+
+#: Exception groups: Python 3.11 and later.
+GROUP: Any = getattr(builtins, "ExceptionGroup", None)
 
 
 class Plain(Exception):
@@ -179,6 +184,8 @@ CAUSES: list[Exception] = [
     OfMeta("x"),
     ImportError("no module", name="m", path="p"),
     SyntaxError("bad", ("file", 1, 2, "text")),
+    MemoryError(),
+    *([GROUP("two", [ValueError("a"), KeyError("b")])] if GROUP is not None else []),
 ]
 
 

@@ -78,7 +78,7 @@ def unusual(kind: str) -> Exception:
         "unpickle": lambda: FailsToUnpickle("half"),
         "os": lambda: FileNotFoundError(2, "No such file", "/nowhere"),
         "unicode": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad byte"),
-        "group": lambda: _group("both", [ValueError("a"), KeyError("b")]),
+        "group": lambda: _group("both", [ValueError("a"), HoldsLock("b")]),
     }
     return made[kind]()
 
@@ -117,9 +117,13 @@ def test_an_error_keeps_its_class_its_fields_and_its_text(
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no exception groups")
 def test_an_exception_group_keeps_its_members() -> None:
-    with pytest.raises(TaskError) as caught:
+    with pytest.raises(_group) as caught:
         sparkray.get(fail.remote("group"))
-    assert [type(e) for e in caught.value.cause.exceptions] == [ValueError, KeyError]
+    assert isinstance(caught.value, TaskError)
+    for group in (caught.value, caught.value.cause):
+        assert [type(e) for e in group.exceptions] == [ValueError, HoldsLock]
+    _, rest = caught.value.split(ValueError)
+    assert rest.exceptions[0].note == "readable"
 
 
 def test_an_error_that_came_from_a_task_can_be_pickled_again() -> None:
