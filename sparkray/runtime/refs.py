@@ -11,13 +11,22 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from sparkray import ids
 from sparkray.protocol.messages import Address
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from sparkray.runtime.state.streams import Stream
+
+    #: What an object is, for those who annotate; a plain ``ObjectRef`` may be anything.
+    T = TypeVar("T", default=Any, covariant=True)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T", covariant=True)
 
 
 class RefSupport(Protocol):
@@ -80,8 +89,11 @@ class collecting:
         _pickling.met = self._before
 
 
-class ObjectRef:
-    """The name of one object.  Compares and hashes by id; `await` gives the value."""
+class ObjectRef(Generic[T]):
+    """The name of one object.  Compares and hashes by id; `await` gives the value.
+
+    In annotations, ``ObjectRef[int]`` is the name of an ``int``.
+    """
 
     __slots__ = ("__weakref__", "_id", "_owner")
 
@@ -95,6 +107,10 @@ class ObjectRef:
     def hex(self) -> str:
         return self._id.hex()
 
+    def is_nil(self) -> bool:
+        """Return False: every ref names an object."""
+        return False
+
     def task_id(self) -> bytes:
         """Return the id of the task that makes the object."""
         return ids.task_of(ids.ObjectID(self._id))
@@ -103,7 +119,7 @@ class ObjectRef:
         """Return a future of the value."""
         return require_runtime().future_of(self)
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, T]:
         return asyncio.wrap_future(self.future()).__await__()
 
     def __eq__(self, other: object) -> bool:
