@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from sparkray.api import actor_options as options_
+from sparkray.api import options as task_options
 from sparkray.api import packages, runtime_env, session
 from sparkray.api.actor_methods import (
     OF_EVERY_ACTOR,
@@ -114,6 +115,7 @@ class ActorClass:
 
     def _template_for(self, runtime: core.Runtime) -> ActorTemplate:
         if runtime is not self._runtime or self._template is None:
+            task_options.check_cluster(self._checked, runtime)
             chosen = self._options
             env = chosen.runtime_env
             if env:

@@ -269,6 +269,13 @@ def resolve_strategy(checked: Mapping[str, Any], needs: resources.Vector) -> Str
     return Strategy(asked or "DEFAULT", labels=selector)
 
 
+def check_cluster(checked: Mapping[str, Any], runtime: Any) -> None:
+    """Raise `PlacementGroupRemovedError` if the options name a group of elsewhere."""
+    asked = checked.get("scheduling_strategy")
+    if isinstance(asked, PlacementGroupSchedulingStrategy) and asked.placement_group:
+        asked.placement_group.check_cluster(runtime)
+
+
 def _unknown(option: object) -> str:
     near = get_close_matches(str(option), CHECKS, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -73,7 +73,7 @@ def placement_group(
             selectors=selectors,
         ),
     )
-    return PlacementGroup(row.group_id, bundles)
+    return PlacementGroup(row.group_id, bundles, runtime.attached.cluster_id)
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
@@ -81,9 +81,12 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
 
     Raises:
         TypeError: not a placement group.
+        PlacementGroupRemovedError: it was in another cluster.
     """
     request = p.RemovePlacementGroup(_checked(placement_group).id)
-    session.ensure_runtime().head_call("RemovePlacementGroup", request)
+    runtime = session.ensure_runtime()
+    placement_group.check_cluster(runtime)
+    runtime.head_call("RemovePlacementGroup", request)
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
@@ -191,9 +194,9 @@ def _ask(method: str, request: Any) -> p.GroupRow:
 
 
 def _from_row(row: p.GroupRow) -> PlacementGroup:
-    return PlacementGroup(
-        row.group_id, [resources.to_user(bundle) for bundle in row.bundles]
-    )
+    bundles = [resources.to_user(bundle) for bundle in row.bundles]
+    cluster = session.ensure_runtime().attached.cluster_id
+    return PlacementGroup(row.group_id, bundles, cluster)
 
 
 def _describe(row: p.GroupRow) -> dict[str, Any]:

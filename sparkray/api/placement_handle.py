@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from sparkray.exceptions import PlacementGroupRemovedError
 from sparkray.protocol import placement as p
 from sparkray.protocol.messages import Strategy
 from sparkray.runtime import core
@@ -22,10 +23,14 @@ class PlacementGroup:
     Args:
         id: binary; ``id.hex()`` is what the table and the runtime context show.
         bundles: what was asked for.
+        cluster: where it is; b"" if unknown.
     """
 
-    def __init__(self, id: bytes, bundles: Sequence[Mapping[str, float]]) -> None:
+    def __init__(
+        self, id: bytes, bundles: Sequence[Mapping[str, float]], cluster: bytes = b""
+    ) -> None:
         self.id = id
+        self._cluster = cluster
         self._bundles = [dict(bundle) for bundle in bundles]
         self._template: TaskTemplate | None = None
 
@@ -38,11 +43,29 @@ class PlacementGroup:
     def bundle_count(self) -> int:
         return len(self._bundles)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether this stands for no group; never so here."""
+        return False
+
+    def check_cluster(self, runtime: core.Runtime) -> None:
+        """Raise `PlacementGroupRemovedError` if it was a group of another cluster."""
+        if self._cluster not in (b"", runtime.attached.cluster_id):
+            raise PlacementGroupRemovedError(
+                f"placement group {self.id.hex()} was in a cluster that this process"
+                " has left, or never belonged to"
+            )
+
     def ready(self) -> ObjectRef:
         """Return a ref whose object, this group, exists once all is reserved.
 
         `get` of it raises `PlacementGroupRemovedError` if the group is removed first.
+
+        Raises:
+            PlacementGroupRemovedError: the group was in another cluster.
         """
+        runtime = core.current()
+        self.check_cluster(runtime)
         if self._template is None:
             self._template = TaskTemplate(
                 _when_placed,
@@ -56,7 +79,7 @@ class PlacementGroup:
                 max_calls=0,
                 backpressure=0,
             )
-        ref = core.current().submit(self._template, (self,), {})
+        ref = runtime.submit(self._template, (self,), {})
         assert isinstance(ref, ObjectRef)
         return ref
 
@@ -65,12 +88,15 @@ class PlacementGroup:
 
         Raises:
             TypeError, ValueError: ``timeout_seconds`` is no time.
+            PlacementGroupRemovedError: the group was in another cluster.
         """
         deadline = time.monotonic() + _seconds(timeout_seconds)
+        runtime = core.current()
+        self.check_cluster(runtime)
         while True:
             left_s = deadline - time.monotonic()
             request = p.WaitPlacementGroup(self.id, max(0.0, min(ASK_S, left_s)))
-            row = core.current().head_call("WaitPlacementGroup", request)
+            row = runtime.head_call("WaitPlacementGroup", request)
             if row.state == p.CREATED:
                 return True
             if row.state == p.REMOVED or left_s <= ASK_S:
@@ -86,7 +112,7 @@ class PlacementGroup:
         return f"PlacementGroup({self.id.hex()}, {self._bundles})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PlacementGroup, (self.id, self._bundles)
+        return PlacementGroup, (self.id, self._bundles, self._cluster)
 
 
 def _seconds(value: object) -> float:

@@ -95,6 +95,7 @@ class RemoteFunction(Generic[_P, _R]):
             TypeError: the function does not take these arguments, or one of them
                 cannot be pickled.
             ValueError: what its runtime_env names cannot be shipped.
+            PlacementGroupRemovedError: its placement group was in another cluster.
         """
         runtime = core.current_or_none()
         if runtime is None or runtime is not self._runtime:
@@ -125,6 +126,7 @@ class RemoteFunction(Generic[_P, _R]):
     def _enter_runtime(self) -> core.Runtime:
         """Make the template for the runtime in force, starting a session if need be."""
         runtime = session.ensure_runtime()
+        options_.check_cluster(self._checked, runtime)
         chosen, own_env = self._options, self._options.runtime_env
         if own_env:  # what is inherited whole needs no mention
             own_env = packages.ship(runtime, own_env)

@@ -22,7 +22,7 @@ from sparkray.exceptions import SparkrayError
 from sparkray.head.state import placement as state
 from sparkray.head.state.placement import Group, GroupState, GroupTable, Room
 from sparkray.protocol import placement as p
-from sparkray.protocol.control import NodeInfo
+from sparkray.protocol.control import LogBatch, NodeInfo
 from sparkray.resources import describe, total
 
 _log = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class PlacementDesk:
         alive: the living nodes.
         call_agent: (node id, method, request, seconds) -> answer.
         tell: sends rows to all agents.
+        tell_driver: sends lines to the driver of their job.
         spawn: runs a coroutine beside everything else.
         end_actors: (group id, reason) ends the actors inside a group.
     """
@@ -65,12 +66,14 @@ class PlacementDesk:
         alive: Callable[[], list[NodeInfo]],
         call_agent: CallAgent,
         tell: Callable[[list[p.GroupRow]], None],
+        tell_driver: Callable[[LogBatch], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         end_actors: Callable[[bytes, str], None],
     ) -> None:
         self.table = GroupTable()
         self._alive, self._call_agent = alive, call_agent
-        self._tell, self._spawn, self._end_actors = tell, spawn, end_actors
+        self._tell, self._tell_driver = tell, tell_driver
+        self._spawn, self._end_actors = spawn, end_actors
         self._wake = asyncio.Event()
         self._changed: dict[bytes, asyncio.Event] = {}
         self._scheduling = False
@@ -254,18 +257,20 @@ class PlacementDesk:
         return not group.is_waiting
 
     def _say_what_waits(self, group: Group) -> None:
-        """Log once that a group has found no room for a while."""
+        """Log once that a group has found no room for a while; its driver hears of it
+        if there would be none even with nothing else on the nodes."""
         now = asyncio.get_running_loop().time()
         since = self._without_room.setdefault(group.request.group_id, now)
         if since is not None and now - since >= SAY_AFTER_S:
             self._without_room[group.request.group_id] = None
-            bundles = [_in_words(group, index) for index in group.missing()[:10]]
-            _log.warning(
-                "placement group %s waits for nodes with room for %s (%s)",
-                group.request.group_id.hex(),
-                ", ".join(bundles),
-                group.request.strategy,
-            )
+            text = _what_waits(group)
+            _log.warning("%s", text)
+            nodes = self._alive()
+            rooms = [Room(node.node_id, node.total, node.labels) for node in nodes]
+            if state.plan(group, rooms) is None:
+                text += f": too much for all nodes; the largest has {_largest(nodes)}"
+                job_id = group.request.job_id
+                self._tell_driver(LogBatch(job_id, "", 0, "", [text], True))
 
     async def _reserve(self, node_id: bytes, request: p.ReserveBundles) -> bool:
         try:
@@ -290,6 +295,24 @@ class PlacementDesk:
             except (SparkrayError, ConnectionError, TimeoutError) as error:
                 _log.info("bundles not returned yet: %s", error)
             await asyncio.sleep(next(pauses, RETURN_PAUSES_S[-1]))
+
+
+def _what_waits(group: Group) -> str:
+    request = group.request
+    name = f"{request.name!r} " if request.name else ""
+    bundles = ", ".join(_in_words(group, index) for index in group.missing()[:10])
+    return (
+        f"placement group {name}{request.group_id.hex()} waits for nodes with room for"
+        f" {bundles} ({request.strategy})"
+    )
+
+
+def _largest(nodes: list[NodeInfo]) -> str:
+    if not nodes:
+        return "nothing, as there is none"
+    node = max(nodes, key=lambda node: node.total.get("CPU", 0))
+    shown = {n: u for n, u in node.total.items() if not n.startswith("node:")}
+    return f"{describe(shown)} ({node.host_name})"
 
 
 def _in_words(group: Group, index: int) -> str:

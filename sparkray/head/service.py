@@ -103,6 +103,7 @@ class HeadService:
             alive=self.nodes.alive,
             call_agent=self._call_agent,
             tell=lambda rows: self._tell_all(DownItem(groups=rows)),
+            tell_driver=self._route,
             spawn=self._spawn,
             end_actors=self._end_actors_of_group,
         )

@@ -38,6 +38,7 @@ from sparkray.runtime.state.objects import (
     STORED,
     Entry,
 )
+from sparkray.runtime.state.scheduling import KeyQueue, Task
 from sparkray.runtime.submit import Submitter, describe
 from sparkray.runtime.waiter import FutureWaiter, Waiter
 from sparkray.store.segment import WritableSegments, map_for_reading
@@ -413,7 +414,7 @@ class Fetcher:
         if task.waiting:
             return f"whose task {describe(task)} waits for its arguments"
         if task.worker is None:
-            return f"whose task {describe(task)} waits for a worker"
+            return f"whose task {describe(task)} waits for {_worker_for(task)}"
         worker = task.worker.lease.worker.worker_id.hex()
         return f"whose task {describe(task)} was sent to worker {worker}"
 
@@ -451,3 +452,14 @@ class Fetcher:
     def close(self) -> None:
         if self._resolver is not None:
             self._resolver.shutdown(wait=False, cancel_futures=True)
+
+
+def _worker_for(task: Task) -> str:
+    key = task.template.key
+    group_id = key.spec.strategy.group_id if isinstance(key, KeyQueue) else b""
+    if not group_id:
+        return "a worker"
+    return (
+        f"placement group {group_id.hex()}: for the nodes that its bundles need, or for"
+        " room in them (see placement_group_table)"
+    )

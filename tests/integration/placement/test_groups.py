@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,12 @@ from typing import Any
 import pytest
 
 import sparkray
-from sparkray.exceptions import ActorDiedError, PlacementGroupRemovedError, TaskError
+from sparkray.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    PlacementGroupRemovedError,
+    TaskError,
+)
 from sparkray.util.placement_group import (
     get_current_placement_group,
     get_placement_group,
@@ -260,6 +266,32 @@ def test_a_worker_that_dies_gives_its_bundle_back(
     assert free("tok") == 3
     remove_placement_group(group)
     until(lambda: free("tok") == 4 and free() == 4)
+
+
+def test_who_waits_for_a_group_in_vain_is_told_what_for(local: ModuleType) -> None:
+    group = placement_group([{"CPU": 99}])
+    inside_of_it = node_id.options(scheduling_strategy=inside(group)).remote()
+    for ref in (group.ready(), inside_of_it):
+        with pytest.raises(GetTimeoutError, match=f"group {group.id.hex()}"):
+            sparkray.get(ref, timeout=0.2)
+
+
+def test_a_group_of_an_ended_session_is_refused_at_once(fresh: ModuleType) -> None:
+    sparkray.init(address="local", num_cpus=1)
+    group = placement_group([{"CPU": 1}])
+    sparkray.get(group.ready())
+    sparkray.shutdown()
+    sparkray.init(address="local", num_cpus=1)
+    strategy = inside(pickle.loads(pickle.dumps(group)))
+    for use in (
+        group.ready,
+        group.wait,
+        lambda: remove_placement_group(group),
+        node_id.options(scheduling_strategy=strategy).remote,
+        Member.options(scheduling_strategy=strategy).remote,
+    ):
+        with pytest.raises(PlacementGroupRemovedError, match=group.id.hex()):
+            use()
 
 
 def test_names_belong_to_one_living_group(local: ModuleType) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkray.head import placement
 from sparkray.head.placement import PlacementDesk
 from sparkray.head.state import placement as s
 from sparkray.head.state.placement import GroupState, GroupTable, Room, plan
@@ -277,6 +278,7 @@ def test_room_is_claimed_where_agents_keep_refusing_what_seems_free() -> None:
             alive=lambda: [node],
             call_agent=call,
             tell=lambda rows: None,
+            tell_driver=lambda lines: None,
             spawn=lambda work: tasks.add(asyncio.ensure_future(work)),
             end_actors=lambda group_id, reason: None,
         )
@@ -288,3 +290,38 @@ def test_room_is_claimed_where_agents_keep_refusing_what_seems_free() -> None:
         await asyncio.gather(*tasks)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("cpus_free", "told"), [(0, False), (4, True)])
+def test_the_driver_hears_of_a_group_that_no_nodes_could_hold(
+    cpus_free: float, told: bool, monkeypatch: Any
+) -> None:
+    """But not of one that only waits for what others use."""
+    monkeypatch.setattr(placement, "SAY_AFTER_S", 0.0)
+    has, free = from_user({"CPU": 4, "node:a": 1}), from_user({"CPU": cpus_free})
+    node = NodeInfo(b"n", "", "host", "", "", "", has, free, {}, True, False, "", 0, "")
+    lines: list[tuple[bytes, list[str]]] = []
+
+    async def run() -> None:
+        tasks = set[asyncio.Task[None]]()
+        desk = PlacementDesk(
+            alive=lambda: [node],
+            call_agent=lambda *args: pytest.fail("nothing fits"),
+            tell=lambda rows: None,
+            tell_driver=lambda batch: lines.append((batch.job_id, batch.lines)),
+            spawn=lambda work: tasks.add(asyncio.ensure_future(work)),
+            end_actors=lambda group_id, reason: None,
+        )
+        wanted = request(cpus(99 if told else 3), name="big")
+        desk.create(wanted)
+        desk.wake()
+        await desk.wait(p.WaitPlacementGroup(wanted.group_id, 0.01))
+        desk.remove(wanted.group_id)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert bool(lines) is told
+    for job_id, (line,) in lines:
+        assert job_id == b"job1" and "node:a" not in line
+        for word in ("'big'", "{CPU: 99}", "PACK", "the largest has {CPU: 4} (host)"):
+            assert word in line
