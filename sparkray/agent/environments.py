@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Mapping
@@ -44,6 +45,9 @@ STALLED_S: Final = 30.0
 POLL_S: Final = 0.05
 #: How long a virtual environment that could not be built is not tried again.
 RETRY_S: Final = 10.0
+
+#: A variable of this node in the value of another.
+_REFERENCE: Final = re.compile(r"\$\{(\w+)\}")
 
 #: Calls the head: (method, request) -> answer.
 HeadCall = Callable[[str, Any], Coroutine[Any, Any, Any]]
@@ -212,7 +216,7 @@ class EnvironmentDesk:
         assert pip is not None
         variables = {
             name: value
-            for name, value in wanted.env_vars.items()
+            for name, value in expanded(wanted.env_vars, os.environ).items()
             if name.startswith("PIP_")
         }
         key = msgspec.json.encode([pip, sorted(variables.items())])
@@ -243,6 +247,15 @@ class EnvironmentDesk:
 
     def _lock(self, target: str) -> asyncio.Lock:
         return self._locks.setdefault(target, asyncio.Lock())
+
+
+def expanded(given: Mapping[str, str], base: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with each ``${NAME}`` in them replaced by its value in ``base``,
+    by nothing if it has none there."""
+    return {
+        name: _REFERENCE.sub(lambda found: base.get(found[1], ""), text)
+        for name, text in given.items()
+    }
 
 
 def understood(runtime_env: str) -> Environment:

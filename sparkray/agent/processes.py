@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkray.agent.environments import understood
+from sparkray.agent.environments import expanded, understood
 from sparkray.agent.logs import read_tail
 from sparkray.protocol import codec, zygote
 from sparkray.protocol.framing import FrameDecoder, frame
@@ -135,7 +135,13 @@ def environment_of(
     Raises:
         RuntimeEnvSetupError: the runtime environment is not understood.
     """
-    environment = {**base, **understood(runtime_env).env_vars}
+    given = expanded(understood(runtime_env).env_vars, base)
+    environment = {**base, **given}
+    if "PYTHONPATH" in given and "PYTHONPATH" in base:  # there sparkray may be found
+        places = given["PYTHONPATH"].split(os.pathsep)
+        more = base["PYTHONPATH"].split(os.pathsep)
+        places += [place for place in more if place not in places]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     if "OMP_NUM_THREADS" not in environment:
         environment |= {"OMP_NUM_THREADS": "1", zygote.OMP_FOLLOWS: "1"}
     if venv:

@@ -251,6 +251,19 @@ def test_variables_of_a_runtime_environment_win_and_the_token_is_left_out() -> N
     assert environment_of("", {"OMP_NUM_THREADS": "8"}, "")["OMP_NUM_THREADS"] == "8"
 
 
+def test_a_variable_may_refer_to_those_of_the_node() -> None:
+    env = '{"env_vars":{"PATH":"/x:${PATH}","A":"[${MISSING}$HOME]"}}'
+    environment = environment_of(env, {"PATH": "/bin", "HOME": "/h"}, "")
+    assert (environment["PATH"], environment["A"]) == ("/x:/bin", "[$HOME]")
+
+
+@pytest.mark.parametrize("given", ["/mine", "/mine:${PYTHONPATH}"])
+def test_workers_find_sparkray_whatever_their_import_path_says(given: str) -> None:
+    env = f'{{"env_vars":{{"PYTHONPATH":"{given}"}}}}'
+    environment = environment_of(env, {"PYTHONPATH": "/place:/other"}, "")
+    assert environment["PYTHONPATH"] == "/mine:/place:/other"
+
+
 @pytest.mark.parametrize("env", ['{"conda":"x"}', "no json", "[]"])
 def test_a_runtime_environment_that_is_not_understood_is_an_error(env: str) -> None:
     with pytest.raises(RuntimeEnvSetupError):
