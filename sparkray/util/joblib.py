@@ -42,11 +42,18 @@ class SparkrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     supports_retrieve_callback = True
     uses_threads = False
     supports_sharedmem = False
+    supports_inner_max_num_threads = True
     default_n_jobs = -1
 
-    def __init__(self, nesting_level: int | None = None, **task_options: Any) -> None:
-        task_options.pop("inner_max_num_threads", None)
-        super().__init__(nesting_level=nesting_level)
+    def __init__(
+        self,
+        nesting_level: int | None = None,
+        inner_max_num_threads: int | None = None,
+        **task_options: Any,
+    ) -> None:
+        super().__init__(
+            nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads
+        )
         self._task_options = task_options
         self._executor: Executor | None = None
         self._shared: dict[int, tuple[Any, Any]] = {}  #: id -> the object, its ref
@@ -54,13 +61,17 @@ class SparkrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
             self.default_n_jobs = 1  # as elsewhere: in line unless asked
 
     def __reduce__(self) -> Any:
-        return _make, (self.nesting_level, self._task_options)
+        options = {
+            "inner_max_num_threads": self.inner_max_num_threads,
+            **self._task_options,
+        }
+        return _make, (self.nesting_level, options)
 
     def get_nested_backend(self) -> tuple[Any, int | None]:
         level = (self.nesting_level or 0) + 1
         if level > 1:
             return SequentialBackend(nesting_level=level), None
-        return SparkrayBackend(nesting_level=level, **self._task_options), None
+        return _make(level, self.__reduce__()[1][1]), None
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """Return how many tasks run at a time; negative numbers count down from the
@@ -112,7 +123,14 @@ class SparkrayBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
             self.configure(n_jobs=self.parallel.n_jobs, parallel=self.parallel)
 
     def _options(self) -> dict[str, Any]:
-        return {"name": "joblib", **self._task_options}
+        options = {"name": "joblib", **self._task_options}
+        if self.inner_max_num_threads is not None:
+            limit = str(self.inner_max_num_threads)
+            env = options.get("runtime_env") or {}
+            limits = dict.fromkeys(self.MAX_NUM_THREADS_VARS, limit)
+            variables = {**limits, **env.get("env_vars", {})}
+            options["runtime_env"] = {**env, "env_vars": variables}
+        return options
 
     def _with_shared(self, batch: Any) -> tuple[Any, ...]:
         """Replace large arguments that come again and again by refs."""

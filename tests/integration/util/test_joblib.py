@@ -12,6 +12,7 @@ import joblib
 import pytest
 
 import sparkray
+from sparkray.compat.ray.util.joblib import register_ray
 from sparkray.util.joblib import register_sparkray
 from sparkray.util.state import list_objects
 from tests.support import Tally, driver_environment, until
@@ -185,11 +186,11 @@ def test_a_call_may_time_out() -> None:
 @pytest.mark.timeout(180)
 def test_scikit_learn_searches_on_the_cluster() -> None:
     svm = pytest.importorskip("sklearn.svm")
-    from sklearn.datasets import load_iris
+    from sklearn.datasets import load_digits
     from sklearn.model_selection import GridSearchCV
 
-    x, y = load_iris(return_X_y=True)
-    search = GridSearchCV(svm.SVC(), {"C": [0.1, 1, 10]}, cv=3, n_jobs=-1)
+    x, y = load_digits(n_class=2, return_X_y=True)
+    search = GridSearchCV(svm.SVC(), {"C": [0.1, 1]}, cv=2, n_jobs=2)
     with joblib.parallel_config("sparkray"):
         search.fit(x, y)
     assert search.best_score_ > 0.9
@@ -202,3 +203,29 @@ def test_options_of_tasks_are_passed_on() -> None:
     with joblib.parallel_config("sparkray", n_jobs=2, resources={"gadget": 0.5}):
         got = joblib.Parallel()(joblib.delayed(assigned)() for _ in range(2))
     assert got == [{"CPU": 1.0, "gadget": 0.5}] * 2
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_threads_inside_of_tasks_can_be_limited(nested: bool) -> None:
+    def limit() -> Any:
+        return os.environ["OMP_NUM_THREADS"], os.environ["MKL_NUM_THREADS"]
+
+    def inner() -> Any:
+        return joblib.Parallel(n_jobs=2)(joblib.delayed(limit)() for _ in range(1))[0]
+
+    with joblib.parallel_config("sparkray", n_jobs=2, inner_max_num_threads=3):
+        got = joblib.Parallel()(
+            joblib.delayed(inner if nested else limit)() for _ in range(2)
+        )
+    assert got == [("3", "3")] * 2
+
+
+def test_rays_name_for_the_options_of_tasks_is_taken_by_rays_backend() -> None:
+    register_ray()
+
+    def assigned() -> Any:
+        return sparkray.get_runtime_context().get_assigned_resources()
+
+    with joblib.parallel_config("ray", n_jobs=2, ray_remote_args={"num_cpus": 0.5}):
+        got = joblib.Parallel()(joblib.delayed(assigned)() for _ in range(2))
+    assert got == [{"CPU": 0.5}] * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sparkray.util.joblib import SparkrayBackend, register_sparkray
 
 __all__ = ["register_ray", "register_sparkray"]
@@ -12,4 +14,10 @@ def register_ray() -> None:
     import joblib
 
     register_sparkray()
-    joblib.register_parallel_backend("ray", SparkrayBackend)
+    joblib.register_parallel_backend("ray", _backend)
+
+
+def _backend(
+    ray_remote_args: dict[str, Any] | None = None, **given: Any
+) -> SparkrayBackend:
+    return SparkrayBackend(**given, **(ray_remote_args or {}))
