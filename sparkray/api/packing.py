@@ -125,6 +125,7 @@ def entries(root: str, excludes: Sequence[str] = ()) -> list[Entry]:
     size_bytes = 0
     try:
         for entry in _walk(root, "", Excludes(patterns), above):
+            _check_name(root, entry.name)
             found.append(entry)
             size_bytes += entry.size_bytes
             if size_bytes > MAX_PACKAGE_BYTES and len(found) >= ENOUGH:
@@ -138,6 +139,16 @@ def entries(root: str, excludes: Sequence[str] = ()) -> list[Entry]:
     except OSError as error:
         raise ValueError(f"cannot read {root}: {error}") from error
     return sorted(found, key=lambda entry: entry.name)
+
+
+def _check_name(root: str, name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{root} holds {name!r}, a name that is not UTF-8 and cannot be shipped:"
+            " rename it, or leave it out with runtime_env['excludes']"
+        ) from None
 
 
 def _walk(

@@ -180,17 +180,20 @@ def _hook(value: object) -> str:
 def _config(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"runtime_env['config'] must be a dict, not {value!r}")
+    known = {"setup_timeout_seconds", "eager_install"}
     for key in value:
-        if key != "setup_timeout_seconds":
-            known = {"setup_timeout_seconds"}
+        if key not in known:
             raise ValueError(_unsupported(key, known, "runtime_env['config']"))
+    if not isinstance(eager := value.get("eager_install", True), bool):
+        what = "runtime_env['config']['eager_install']"
+        raise TypeError(f"{what} must be a bool, not {eager!r}")
     limit = value.get("setup_timeout_seconds", -1)
     what = "runtime_env['config']['setup_timeout_seconds']"
     if isinstance(limit, bool) or not isinstance(limit, (int, float)):
         raise TypeError(f"{what} must be a number, not {limit!r}")
     if limit != -1 and not 0 < limit < float("inf"):
         raise ValueError(f"{what} must be above 0, or -1 for no limit: {limit!r}")
-    return dict(value)
+    return {key: value[key] for key in value if key != "eager_install"}
 
 
 #: What a runtime environment may hold: key -> check, which returns the plain form.

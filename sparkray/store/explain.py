@@ -47,6 +47,15 @@ def way_to_unpicklable(value: Any, name: str) -> list[tuple[str, Any, BaseExcept
     return way
 
 
+def own_name(value: Any) -> str:
+    """Return what a value calls itself, or e.g. ``a list``."""
+    try:
+        name = getattr(value, "__qualname__", None)
+    except Exception:  # user code runs in here
+        name = None
+    return name if isinstance(name, str) else f"a {type(value).__qualname__}"
+
+
 def _describe(error: BaseException) -> str:
     text = str(error)
     kind = type(error).__name__
@@ -75,7 +84,7 @@ class _Search:
 
     def culprit_in(self, value: Any) -> tuple[str, Any, BaseException] | None:
         """Return the first part of ``value`` that fails: name, itself, error."""
-        for step, part in _parts(value):
+        for step, part in _parts_found(value):
             if self._pickles_left <= 0:
                 return None
             if id(part) in self._seen or _is_atom(part):
@@ -92,6 +101,14 @@ def _is_atom(value: Any) -> bool:
     return value is None or type(value) in (
         bool, int, float, complex, str, bytes, bytearray, types.ModuleType,
     )  # fmt: skip
+
+
+def _parts_found(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of ``value``, up to where its own code raises."""
+    try:
+        yield from _parts(value)
+    except Exception:  # user code runs in here
+        return
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -34,7 +34,11 @@ from typing import Any, Final, TypeAlias
 from sparkray.exceptions import SparkrayError
 from sparkray.store import code, reducers
 from sparkray.store.copying import copy_into
-from sparkray.store.explain import NotPicklableError, explain_unpicklable
+from sparkray.store.explain import (
+    NotPicklableError,
+    explain_unpicklable,
+    own_name,
+)
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -254,7 +258,7 @@ def _serialize_by_value(value: Any, name: str) -> Serialized:
     except SparkrayError:
         raise
     except Exception as error:  # user code runs in here
-        name = name or _name_of(value)
+        name = name or own_name(value)
         chain = explain_unpicklable(value, name)
         raise NotPicklableError(f"cannot serialize {name}: {chain}") from error
     return _finish(stream.getvalue(), buffers)
@@ -262,11 +266,6 @@ def _serialize_by_value(value: Any, name: str) -> Serialized:
 
 def _finish(data: bytes, buffers: list[pickle.PickleBuffer]) -> Serialized:
     return _container(data, buffers) if buffers else Serialized(len(data), data)
-
-
-def _name_of(value: Any) -> str:
-    name = getattr(value, "__qualname__", None)
-    return name if isinstance(name, str) else f"a {type(value).__qualname__}"
 
 
 _cloud_pickler_class: list[Any] = []

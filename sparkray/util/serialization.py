@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from sparkray.store.explain import way_to_unpicklable
+from sparkray.store.explain import own_name, way_to_unpicklable
 
 __all__ = ["FailureTuple", "inspect_serializability"]
 
@@ -45,7 +45,7 @@ def inspect_serializability(
     Returns:
         whether it can be sent, and what cannot (nothing, or the first part found).
     """
-    name = name or getattr(obj, "__qualname__", None) or f"a {type(obj).__name__}"
+    name = name or own_name(obj)
     way = way_to_unpicklable(obj, name)
     failures: set[FailureTuple] = set()
     if way:

@@ -152,3 +152,11 @@ def test_links_that_multiply_are_refused(
             (tmp_path / name / f"to_{other}").symlink_to(tmp_path / other)
     with pytest.raises(ValueError, match=r"more than 500 files.*to_.*excludes"):
         packing.entries(str(tmp_path))
+
+
+def test_a_name_that_is_not_utf8_is_refused_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"b\xff.txt")).write_text("x")
+    with pytest.raises(ValueError, match=r"b.*txt.* not UTF-8") as refused:
+        packing.entries(str(tmp_path))
+    assert str(tmp_path) in str(refused.value)
+    assert packing.entries(str(tmp_path), ["b*.txt"]) == []

@@ -143,3 +143,14 @@ def test_a_child_keeps_what_it_does_not_name_itself() -> None:
         "pip": {"packages": ["a"]},
         "py_modules": ["package:y"],
     }
+
+
+def test_an_eager_installation_is_taken_as_others_write_it() -> None:
+    config = {"eager_install": False, "setup_timeout_seconds": 5}
+    assert (
+        runtime_env.normalize({"config": config})
+        == '{"config":{"setup_timeout_seconds":5}}'
+    )
+    assert runtime_env.normalize({"config": {"eager_install": True}}) == ""
+    with pytest.raises(TypeError, match="eager_install"):
+        runtime_env.normalize({"config": {"eager_install": 1}})

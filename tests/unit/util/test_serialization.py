@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from sparkray.store.serialize import serialize
 from sparkray.util.serialization import inspect_serializability
 
 
@@ -47,3 +48,18 @@ def test_it_prints_where_it_is_told(value: Any, text: str) -> None:
     file = io.StringIO()
     inspect_serializability(threading.Lock(), "guard", print_file=file)
     assert file.getvalue().startswith("guard: ") and "lock" in file.getvalue()
+
+
+class Hostile:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+def test_a_value_whose_own_code_raises_is_a_failure_like_others() -> None:
+    hostile = Hostile()
+    for value in (hostile, [1, {"a": hostile}]):
+        ok, failures = inspect_serializability(value)
+        (failure,) = failures
+        assert not ok and failure.obj is hostile
+    with pytest.raises(TypeError, match="Hostile"):
+        serialize(hostile)
