@@ -81,6 +81,9 @@ class InitArguments:
                 raise TypeError(f"{name} must be text, not {value!r}")
         for name in ("num_cpus", "num_gpus", "resources"):
             options.check({name: getattr(self, name)})
+        for name in self.resources or ():
+            if name == resources_.OBJECT_STORE_MEMORY or name.startswith("node:"):
+                raise ValueError(f"resources may not hold {name!r}: each node sets it")
         _check_store(self.object_store_memory)
         if self.labels is not None:
             labels.check(self.labels)
@@ -107,12 +110,34 @@ class InitArguments:
         ]
 
 
+def check_switches(**switches: object) -> None:
+    """Refuse a switch that is neither on nor off.
+
+    Raises:
+        TypeError: names it.
+    """
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {value!r}")
+
+
+def check_token(token: object) -> None:
+    """Refuse what can be no token, without showing it.
+
+    Raises:
+        TypeError: it is not text.
+    """
+    if token is not None and not isinstance(token, str):
+        raise TypeError(f"token must be text, not {type(token).__name__}")
+
+
 def _check_store(size: object) -> None:
     if size is None:
         return
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"object_store_memory must be a whole number, not {size!r}")
-    if size < _MIN_STORE_BYTES:
+    if not _MIN_STORE_BYTES <= size <= resources_.LARGEST:
         raise ValueError(
-            f"object_store_memory must be {_MIN_STORE_BYTES} or more, not {size}"
+            f"object_store_memory must be from {_MIN_STORE_BYTES} to"
+            f" {resources_.LARGEST:.0f} bytes, not {size!s:.40}"
         )

@@ -35,9 +35,16 @@ def _env_vars(value: object) -> dict[str, str]:
                 "runtime_env['env_vars'] maps text to text, but holds"
                 f" {name!r}: {text!r}"
             )
-        if not name or "=" in name or "\0" in name + text:
-            raise ValueError(f"{name!r} cannot be an environment variable")
+        if not name or "=" in name or "\0" in name + text or _is_broken(name + text):
+            raise ValueError(
+                f"{name!r}: {text!r:.100} cannot be an environment variable"
+            )
     return dict(value)
+
+
+def _is_broken(text: str) -> bool:
+    """Tell whether it holds half of a character, which nothing can send."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _working_dir(value: object) -> str:

@@ -21,7 +21,12 @@ from typing import Any, Final, Protocol
 
 from sparkray.api import join, modules, packages
 from sparkray.api import runtime_env as runtime_env_
-from sparkray.api.arguments import InitArguments, names_checked
+from sparkray.api.arguments import (
+    InitArguments,
+    check_switches,
+    check_token,
+    names_checked,
+)
 from sparkray.config import Settings, unknown_variables
 from sparkray.launch import process
 from sparkray.launch.discovery import Node
@@ -213,6 +218,8 @@ def init(
         runtime_env=runtime_env,
     )
     arguments.check()
+    check_switches(log_to_driver=log_to_driver, ignore_reinit_error=ignore_reinit_error)
+    check_token(token)
     with _state.lock:
         _leave_lost_cluster()
         runtime = core.current_or_none()

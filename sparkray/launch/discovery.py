@@ -136,7 +136,8 @@ def parse_address(address: object) -> tuple[str, int]:
     if not isinstance(address, str):
         raise TypeError(f"an address is text like 'host:port', not {address!r}")
     host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+    is_port = port.isdecimal() and 0 < int(port) < 65536
+    if not (colon and host and "/" not in host and is_port):
         raise ValueError(f"{address!r} is not an address of the form host:port")
     return host.strip("[]"), int(port)
 

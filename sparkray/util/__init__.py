@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import sparkray
 from sparkray import list_named_actors
 
 if TYPE_CHECKING:
     from sparkray import ObjectRef
+    from sparkray.util.actor_pool import ActorPool as ActorPool
 
-__all__ = ["as_completed", "list_named_actors"]
+#: Loaded when they are first looked at.
+_SUBMODULES = frozenset(
+    {
+        "actor_pool",
+        "futures",
+        "joblib",
+        "placement_group",
+        "progress",
+        "queue",
+        "scheduling_strategies",
+        "serialization",
+        "state",
+    }
+)
+
+__all__ = ["ActorPool", "as_completed", "list_named_actors"]
 
 
 def as_completed(
@@ -39,3 +56,17 @@ def as_completed(
         if pending:
             more, pending = sparkray.wait(pending, num_returns=len(pending), timeout=0)
             yield from more
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"sparkray.util.{name}")
+    if name == "ActorPool":
+        from sparkray.util.actor_pool import ActorPool
+
+        return ActorPool
+    raise AttributeError(f"module 'sparkray.util' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SUBMODULES, "ActorPool"})

@@ -26,3 +26,17 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert name in dir(sparkray)
     with pytest.raises(AttributeError, match="no_such_name"):
         sparkray.no_such_name  # noqa: B018
+
+
+def test_the_parts_of_util_need_no_import_of_their_own() -> None:
+    code = (
+        "import sparkray; from pathlib import Path;"
+        "util = sparkray.util;"
+        "parts = {p.stem for p in Path(util.__file__).parent.glob('[a-z]*.py')};"
+        "assert parts - {'joblib'} <= set(dir(util));"
+        "[getattr(util, part) for part in parts - {'joblib'}];"
+        "assert util.ActorPool.__name__ == 'ActorPool';"
+        "print(hasattr(util, 'no_such_name'))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == ("False\n", "")

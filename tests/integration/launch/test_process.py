@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkray.cli import session_dir
+from sparkray.launch import session_dir
 from tests.support import driver_environment, until
 
 INIT = "import sparkray; sparkray.init(num_cpus=1); input()"

@@ -17,6 +17,10 @@ from sparkray.api.arguments import InitArguments
         ({"resources": {"CPU": 1}}, ValueError),
         ({"object_store_memory": 1.5}, TypeError),
         ({"object_store_memory": 3}, ValueError),
+        ({"object_store_memory": 10**15}, ValueError),
+        ({"resources": {"object_store_memory": 5}}, ValueError),
+        ({"resources": {"node:10.0.0.1": 5}}, ValueError),
+        ({"runtime_env": {"env_vars": {"A": "\ud800"}}}, ValueError),
         ({"labels": {"a": 1}}, TypeError),
         ({"runtime_env": {"env_vars": 1}}, TypeError),
         ({"runtime_env": {"unknown": 1}}, ValueError),
@@ -69,3 +73,14 @@ def test_an_unknown_argument_of_init_is_named_with_the_nearest_that_exists(
 def test_the_signature_of_init_is_there_to_be_looked_up() -> None:
     assert "runtime_env" in inspect.signature(sparkray.init).parameters
     assert (sparkray.init.__doc__ or "").startswith("Join a running cluster")
+
+
+@pytest.mark.parametrize("name", ["log_to_driver", "ignore_reinit_error"])
+def test_a_switch_is_true_or_false_and_nothing_else(name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be True or False, not 'yes'"):
+        sparkray.init(**{name: "yes"})
+
+
+def test_a_wrong_token_is_refused_and_not_shown() -> None:
+    with pytest.raises(TypeError, match=r"must be text, not bytes$"):
+        sparkray.init(token=b"secret")

@@ -96,7 +96,9 @@ def test_clusters_one_level_down_are_found_only_when_asked_for(
     assert discovery.with_head(nodes, "127.0.0.1:7002") == []
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:70000"])
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":1", "host:x", "host:70000", "ray://host:1"]
+)
 def test_an_address_is_host_and_port(address: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         discovery.parse_address(address)
