@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from sparkray.api import session
 from sparkray.exceptions import SparkrayError
 from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator
 from sparkray.runtime.tracebacks import without_ours
+from sparkray.runtime.waiter import LONGEST_S
 from sparkray.words import counted
 
 _GET_TAKES = "get takes an ObjectRef or a list of them"
@@ -136,9 +136,9 @@ def _seconds(name: str, value: object) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number of seconds or None, {_not(value)}")
-    if math.isnan(value) or value < 0:
+    if not value >= 0:  # NaN neither
         raise ValueError(f"{name} must be 0 or more seconds, not {value!r}")
-    return None if math.isinf(value) else float(value)
+    return None if value >= LONGEST_S else float(value)
 
 
 def _not(value: object, what: str = "value") -> str:

@@ -12,6 +12,7 @@ from sparkray.protocol.messages import Strategy
 from sparkray.runtime import core
 from sparkray.runtime.functions import TaskTemplate
 from sparkray.runtime.refs import ObjectRef
+from sparkray.runtime.waiter import LONGEST_S
 
 #: How long one question to the head may take to be answered.
 ASK_S: Final = 10.0
@@ -120,7 +121,7 @@ def _seconds(value: object) -> float:
         raise TypeError(f"timeout_seconds must be a number, not {value!r}")
     if not value >= 0:  # NaN neither
         raise ValueError(f"timeout_seconds must be 0 or more, not {value!r}")
-    return value
+    return min(value, LONGEST_S)
 
 
 def _when_placed(group: PlacementGroup) -> PlacementGroup:

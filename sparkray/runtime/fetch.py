@@ -30,6 +30,7 @@ from sparkray.runtime.refs import (
     ObjectRefGenerator,
     collecting,
 )
+from sparkray.runtime.resolver import Resolver
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.objects import (
     FAILED,
@@ -59,7 +60,7 @@ class Fetcher:
         self._ownership = ownership
         self._segments = segments
         self.submitter: Submitter
-        self._resolver: concurrent.futures.ThreadPoolExecutor | None = None
+        self._resolver = Resolver()
 
     # --- get ---
 
@@ -423,14 +424,11 @@ class Fetcher:
     def future_of(self, ref: ObjectRef) -> concurrent.futures.Future[Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
-        if self._resolver is None:
-            self._resolver = concurrent.futures.ThreadPoolExecutor(
-                max_workers=4, thread_name_prefix="sparkray-resolve"
-            )
         resolver = self._resolver
+        resolver.begin()
 
         def resolve() -> None:
-            resolver.submit(self._resolve, ref, future)
+            resolver.submit(lambda: self._resolve(ref, future))
 
         with self._shared.lock:
             entry = self._ownership.entry_of(ref)
@@ -450,8 +448,7 @@ class Fetcher:
             future.set_result(value)
 
     def close(self) -> None:
-        if self._resolver is not None:
-            self._resolver.shutdown(wait=False, cancel_futures=True)
+        self._resolver.close()
 
 
 def _worker_for(task: Task) -> str:

@@ -13,7 +13,7 @@ from sparkray.runtime.refs import ObjectRef
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.streams import Stream
 from sparkray.runtime.submit import Submitter
-from sparkray.runtime.waiter import LoopWaiter, Waiter
+from sparkray.runtime.waiter import LONGEST_S, LoopWaiter, Waiter
 
 
 class Items:
@@ -45,7 +45,9 @@ class Items:
             SparkrayError: the session that the stream belongs to has ended.
         """
         self._submitter.flush()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None
+        if timeout_s is not None and timeout_s < LONGEST_S:
+            deadline = time.monotonic() + timeout_s
         while True:
             waiter = Waiter(1, stop_on_failure=False)
             known, ref = self._take_or_watch(stream, waiter)

@@ -6,8 +6,12 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from sparkray.runtime.state.objects import FAILED, Entry
+
+#: No lock can be waited for longer (some hundred years): as good as no limit.
+LONGEST_S: Final = threading.TIMEOUT_MAX
 
 
 class Waiter:

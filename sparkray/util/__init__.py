@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import sparkray
 from sparkray import list_named_actors
+from sparkray.util.deadlines import deadline_after
 
 if TYPE_CHECKING:
     from sparkray import ObjectRef
@@ -46,7 +47,7 @@ def as_completed(
     """
     pending = list(dict.fromkeys(refs))
     total = len(pending)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = deadline_after(timeout)
     while pending:
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready, pending = sparkray.wait(pending, num_returns=1, timeout=left_s)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sparkray
+from sparkray.util.deadlines import deadline_after
 
 __all__ = ["ActorPool"]
 
@@ -101,7 +102,7 @@ class ActorPool:
         call = self._first()
         if self._is_unordered:
             raise ValueError("get_next cannot follow get_next_unordered: order is lost")
-        deadline = _deadline(timeout)
+        deadline = deadline_after(timeout)
         while call.result is None or call.actor is not None:
             if not self._advance(deadline):
                 if ignore_if_timedout:
@@ -122,7 +123,7 @@ class ActorPool:
             StopIteration, TimeoutError, SparkrayError: as `get_next`.
         """
         self._first()
-        deadline = _deadline(timeout)
+        deadline = deadline_after(timeout)
         while True:
             for call in self._unread:
                 if call.result is not None and call.actor is None:
@@ -214,7 +215,3 @@ class ActorPool:
         self._unread.remove(call)
         if call in self._waiting:
             self._waiting.remove(call)
-
-
-def _deadline(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout

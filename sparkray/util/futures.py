@@ -27,6 +27,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import sparkray
 from sparkray.exceptions import SparkrayError, TaskError, WorkerCrashedError
+from sparkray.util.deadlines import deadline_after
 
 __all__ = ["BrokenCall", "BrokenExecutor", "Executor"]
 
@@ -115,7 +116,7 @@ class Executor(concurrent.futures.Executor):
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_after(timeout)
         calls = zip(*iterables, strict=False)
         chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
         futures = [self.submit(_call_each, fn, chunk) for chunk in chunks]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import sparkray
 from sparkray.exceptions import SparkrayError
+from sparkray.util.deadlines import limit_of
 from sparkray.words import counted
 
 __all__ = ["Empty", "Full", "Queue"]
@@ -218,7 +219,7 @@ def _limit(block: bool, timeout: float | None) -> float | None:
         return 0
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout must be 0 or more seconds, not {timeout}")
-    return timeout
+    return limit_of(timeout)
 
 
 def _check(answer: tuple[bool, Any], error: type[Exception]) -> Any:
