@@ -70,8 +70,11 @@ class Gate:
     def open(self) -> None:
         Path(self._path).touch()
 
+    def is_open(self) -> bool:
+        return os.path.exists(self._path)
+
     def wait(self, timeout_s: float = 60.0) -> None:
-        until(lambda: os.path.exists(self._path), timeout_s, "the gate stays closed")
+        until(self.is_open, timeout_s, "the gate stays closed")
 
 
 def driver_environment(**variables: str) -> dict[str, str]:

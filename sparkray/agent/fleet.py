@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 #: How long a worker may go on after its channel closed.
 LINGER_S = 1.0
+#: How long a worker that is to end may take for what it does at its end.
+GRACE_S = 1.0
 #: So many starts that fail one after the other break a pool.
 MAX_FAILED_STARTS = 3
 #: How many ended workers are remembered, for those who ask.
@@ -263,6 +265,16 @@ class Fleet:
         """End a worker now.  ``kind`` as in `messages.Death`, for the record."""
         self._apply(self.table.handle(w.Killed(worker_id, kind, reason), _now()))
 
+    def end(self, worker_id: bytes, kind: str, reason: str) -> None:
+        """End a worker, which may first run what it was told to run at its end."""
+        worker = self.table.workers.get(worker_id)
+        if worker is not None and self._events.tell(worker_id, Exit(True)):
+            worker.kill_kind, worker.kill_reason = kind, reason
+            loop = asyncio.get_running_loop()
+            loop.call_later(GRACE_S, self.kill, worker_id, kind, reason)
+        else:
+            self.kill(worker_id, kind, reason)
+
     def granted(self, worker_id: bytes, now: float) -> None:
         self._apply(self.table.handle(w.Granted(worker_id), now))
 
@@ -275,9 +287,9 @@ class Fleet:
             worker.blocked = blocked
 
     def end_job(self, job_id: bytes) -> None:
-        """Kill all workers of a job."""
+        """End all workers of a job."""
         for worker_id in self.table.of_job(job_id):
-            self.kill(worker_id, "exit", "its job ended")
+            self.end(worker_id, "exit", "its job ended")
 
     def housekeeping(self) -> None:
         """End workers that were idle too long or never came up, and spare zygotes."""
@@ -419,6 +431,11 @@ class Fleet:
     async def stop(self) -> None:
         """End all workers and zygotes."""
         self._stopping = True
+        workers, tell = list(self.table.workers), self._events.tell
+        leaving = [worker_id for worker_id in workers if tell(worker_id, Exit(True))]
+        ends = asyncio.gather(*(self.death_of(worker_id) for worker_id in leaving))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(ends, GRACE_S)
         for worker in list(self.table.workers.values()):
             if worker.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -33,7 +33,12 @@ class AgentServicer:
         return c.Ok()
 
     async def kill_worker(self, request: c.KillPeerWorker) -> c.Ok:
-        self._agent.fleet.kill(request.worker_id, "signal", request.reason)
+        fleet = self._agent.fleet
+        if request.gently:
+            fleet.end(request.worker_id, "signal", request.reason)
+            await fleet.death_of(request.worker_id)
+        else:
+            fleet.kill(request.worker_id, "signal", request.reason)
         return c.Ok()
 
     async def ask_death(self, request: c.AskPeerDeath) -> c.PeerDeath:

@@ -171,7 +171,7 @@ class ActorDesk:
             self.perform(self.table.not_begun(actor, incarnation, str(error)))
 
     async def _end(self, effect: state.End) -> None:
-        kill = control.KillPeerWorker(effect.worker_id, effect.reason)
+        kill = control.KillPeerWorker(effect.worker_id, effect.reason, effect.gently)
         back = control.ReturnPeerLease(effect.lease_id, False)
         try:
             await self._call_agent(effect.node_id, "KillWorker", kill, CALL_S)

@@ -64,7 +64,10 @@ class HeadServicer:
     async def kill_actor(self, request: a.KillActor) -> c.Ok:
         actors = self._head.actors
         effects = actors.table.kill(
-            request.actor_id, request.reason, no_restart=request.no_restart
+            request.actor_id,
+            request.reason,
+            no_restart=request.no_restart,
+            gently=request.gently,
         )
         actors.perform(effects)
         return c.Ok()

@@ -134,6 +134,8 @@ class ActorList(msgspec.Struct):
 class KillActor(msgspec.Struct):
     """Anyone -> head: end this actor now; ``no_restart`` false lets it start again.
 
+    ``gently``: once it has run what it was told to run at its end.
+
     Repeatable: a dead or unknown actor is left alone.
     Answer: `Ok`.
     Errors: none.
@@ -142,6 +144,7 @@ class KillActor(msgspec.Struct):
     actor_id: bytes
     no_restart: bool
     reason: str
+    gently: bool = False
 
 
 class BecomeActor(msgspec.Struct):

@@ -356,7 +356,7 @@ class Exit(msgspec.Struct, array_like=True, tag=26):
     Errors: none.
     """
 
-    force: bool  #: end now, whatever runs
+    force: bool  #: end now, whatever runs, after what `atexit` was given
 
 
 class NodeDied(msgspec.Struct, array_like=True, tag=27):

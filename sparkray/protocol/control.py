@@ -385,7 +385,10 @@ class ReturnPeerLease(msgspec.Struct):
 
 
 class KillPeerWorker(msgspec.Struct):
-    """Agent -> another agent: end this worker now.
+    """Agent or head -> agent: end this worker now.
+
+    ``gently``: it may first run, for a moment, what it was told to run at its end; the
+    answer comes when it has ended.
 
     Repeatable.
     Answer: `Ok`.
@@ -394,6 +397,7 @@ class KillPeerWorker(msgspec.Struct):
 
     worker_id: bytes
     reason: str
+    gently: bool = False
 
 
 class AskPeerDeath(msgspec.Struct):

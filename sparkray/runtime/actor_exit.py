@@ -15,11 +15,12 @@ class ActorExit(BaseException):
 def exit_actor() -> NoReturn:
     """End the actor that calls this, for good: it is not restarted.
 
-    The call that does it, and all that wait, fail with `ActorDiedError`.
+    The call that does it, and all that wait, fail with `ActorDiedError`; those that run
+    beside it end first.  Then what was given to `atexit` runs.
 
     Raises:
-        RuntimeError: not inside an actor.
+        TypeError: not inside an actor.
     """
     if running.actor is None:
-        raise RuntimeError("exit_actor ends an actor; this is not in one")
+        raise TypeError("exit_actor ends an actor; this is not in one")
     raise ActorExit

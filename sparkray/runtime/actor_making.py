@@ -8,7 +8,7 @@ Runs with the runtime's lock held, except where a method says otherwise.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sparkray.protocol import actors as p
 from sparkray.protocol import control
@@ -27,6 +27,9 @@ from sparkray.runtime.state.objects import INLINE, Entry
 from sparkray.runtime.state.scheduling import Task, TemplateState
 from sparkray.runtime.submit import Submitter
 from sparkray.transport.errors import from_wire
+
+#: Why an actor ends that may take its time for it.
+UNNEEDED: Final = "its last handle is gone"
 
 
 class ActorMaker:
@@ -221,7 +224,7 @@ class ActorMaker:
         """No handle and no call is left anywhere: the actor ends."""
         if client.owned:
             client.owned = False
-            client.end_reason = "its last handle is gone"
+            client.end_reason = UNNEEDED
             self._end(client)
 
     def _end(self, client: ActorClient) -> None:
@@ -229,7 +232,9 @@ class ActorMaker:
         if client.unsent is not None:
             self._actors.bury(client, client.end_reason, b"")
         elif client.known:
-            body = encode(p.KillActor(client.actor_id, True, client.end_reason))
+            gently = client.end_reason == UNNEEDED
+            request = p.KillActor(client.actor_id, True, client.end_reason, gently)
+            body = encode(request)
             self._shared.agent.request(
                 lambda call: HeadCall(call, "KillActor", body), lambda answer: None
             )

@@ -15,7 +15,6 @@ import contextlib
 import functools
 import inspect
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -44,6 +43,7 @@ from sparkray.transport.errors import to_wire
 from sparkray.worker.calls import Calls, Template
 from sparkray.worker.devices import show_devices
 from sparkray.worker.errors import task_error
+from sparkray.worker.leaving import Departure, leave_worker, run_exit_functions
 from sparkray.worker.results import Answers, reply, task_id_of
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class MainThread(Protocol):
 
     def enqueue(self, channel: Channel, messages: Sequence[PushTask]) -> None: ...
     def mark_output(self, name: str) -> None: ...
+    def end(self) -> None: ...
 
     @property
     def broken(self) -> BaseException | None: ...
@@ -89,6 +90,7 @@ class ActorHost:
         #: Not begun yet; whoever pops an item may decide on it.
         self._pending: dict[_Key, PushTask] = {}
         self._coroutines: dict[_Key, asyncio.Task[None]] = {}
+        self._departure = Departure(self._say_goodbye)
         self._concurrent = False
         self._async_methods: frozenset[str] = frozenset()
 
@@ -261,12 +263,28 @@ class ActorHost:
     def _run_in_thread(
         self, channel: Channel, task: PushTask, template: Template
     ) -> None:
-        if self._pending.pop((channel, task.number), None) is None:
+        if not self._may_begin(channel, task):
             return
+        try:
+            outcome, run_s = self._outcome_here(channel, task, template)
+            if outcome is not None:
+                self._calls.answer(channel, task, template.define, outcome, run_s)
+                self._answers.flush()
+        finally:
+            self._departure.done()
+
+    def _may_begin(self, channel: Channel, task: PushTask) -> bool:
+        waiting = self._pending.pop((channel, task.number), None)
+        return waiting is not None and self._departure.begin()
+
+    def _outcome_here(
+        self, channel: Channel, task: PushTask, template: Template
+    ) -> tuple[bytes | TaskReplied | None, float]:
+        """Run a call; return what to answer, if at all, and how long it took."""
         define, calls = template.define, self._calls
         running.set_here(self._task(channel, task, template))
         started = _clock()
-        outcome: bytes | TaskReplied
+        outcome: bytes | TaskReplied | None
         try:
             function = template.function or calls.function_of(template)
             args, kwargs = calls.arguments(task)
@@ -278,12 +296,13 @@ class ActorHost:
         except BaseException as error:
             if is_exit(error):
                 self.leave(error)
-            outcome = calls.failure(task, define, error)
+                outcome = None
+            else:
+                outcome = calls.failure(task, define, error)
         finally:
             running.set_here(None)
             self._wake_loop()
-        calls.answer(channel, task, define, outcome, _clock() - started)
-        self._answers.flush()
+        return outcome, _clock() - started
 
     def _wake_loop(self) -> None:
         """A method may have set an event of the loop's, which alone wakes nobody."""
@@ -313,7 +332,8 @@ class ActorHost:
             except BaseException as error:
                 if is_exit(error):
                     self.leave(error)
-                log.exception("a task on the actor's event loop raised")
+                else:
+                    log.exception("a task on the actor's event loop raised")
 
     def _begin(
         self, channel: Channel, number: int, coroutine: Coroutine[Any, Any, None]
@@ -329,18 +349,23 @@ class ActorHost:
     ) -> None:
         slots = self._slots.get(group) or self._slots[""]
         async with slots:
-            if self._pending.pop((channel, task.number), None) is None:
+            if not self._may_begin(channel, task):
                 return
-            running.set_here(self._task(channel, task, template))
-            started = _clock()
-            outcome = await self._outcome(channel, task, template)
-        run_s = _clock() - started
-        self._calls.answer(channel, task, template.define, outcome, run_s)
-        self._answers.flush()
+            try:
+                running.set_here(self._task(channel, task, template))
+                started = _clock()
+                outcome = await self._outcome(channel, task, template)
+                if outcome is not None:
+                    run_s = _clock() - started
+                    self._calls.answer(channel, task, template.define, outcome, run_s)
+                    self._answers.flush()
+            finally:
+                self._departure.done()
 
     async def _outcome(
         self, channel: Channel, task: PushTask, template: Template
-    ) -> bytes | TaskReplied:
+    ) -> bytes | TaskReplied | None:
+        """Run a coroutine; return what to answer, if at all."""
         define, calls = template.define, self._calls
         try:
             function = template.function or calls.function_of(template)
@@ -357,6 +382,7 @@ class ActorHost:
         except BaseException as error:
             if is_exit(error):
                 self.leave(error)
+                return None
             return calls.failure(task, define, error)
 
     async def _async_arguments(self, task: PushTask) -> tuple[Any, Any]:
@@ -392,16 +418,32 @@ class ActorHost:
     # --- the end ---
 
     def leave(self, error: BaseException) -> None:
-        """The actor ends itself: no restart, and no answer to the call that did it."""
+        """The actor ends itself: no restart, and no answer to the call that did it.
+
+        On the main thread this does not return.  Elsewhere other calls may run: no
+        further one begins, and the actor ends with the last of them.
+        """
         reason = "it called exit_actor()"
         if isinstance(error, SystemExit):
             reason = f"it called sys.exit({error.code!r})"
+        if self._concurrent:
+            self._departure.want(reason)
+            return
+        self._tell_of_end(reason)
+        run_exit_functions()
+        with contextlib.suppress(OSError):
+            self._runtime.close("the actor ends")
+        leave_worker(0)
+
+    def _say_goodbye(self, reason: str) -> None:
+        """No call runs any more."""
+        self._tell_of_end(reason)
+        self._main.end()
+
+    def _tell_of_end(self, reason: str) -> None:
         self._answers.flush()
         self._runtime.shared.agent.send(ActorExiting(reason))
         time.sleep(LAST_WORDS_S)
-        with contextlib.suppress(OSError):
-            self._runtime.close("the actor ends")
-        os._exit(0)
 
 
 def is_exit(error: BaseException) -> bool:

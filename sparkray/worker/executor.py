@@ -52,6 +52,7 @@ from sparkray.worker.calls import Calls, Template
 from sparkray.worker.children import end_child
 from sparkray.worker.devices import show_devices
 from sparkray.worker.interrupts import Interrupts
+from sparkray.worker.leaving import leave_worker, run_exit_functions
 from sparkray.worker.results import Answers, Results, reply, task_id_of
 from sparkray.worker.setup import run_hook
 from sparkray.worker.start import WorkerStart
@@ -96,8 +97,8 @@ class Executor:
             lambda: self._current,
             (Executor._call.__code__, Results._stream.__code__),
         )
+        self._leaving = False  #: told to end at once
         self._forked = False  #: this is a child that a task forked
-        self._leaving = False
         #: Why this worker can run nothing: its set-up hook failed.
         self.broken: RuntimeEnvSetupError | None = None
         self._install()
@@ -201,9 +202,9 @@ class Executor:
                 self._queue.put(self._actor)
         elif isinstance(message, Exit):
             if message.force:
-                os._exit(0)
-            self._leaving = True
-            self._exit_when_unneeded()
+                self._exit_now()
+            else:
+                self._exit_when_unneeded()
 
     def _exit_when_unneeded(self) -> None:
         """End the process unless it runs something or others use what it owns."""
@@ -212,6 +213,22 @@ class Executor:
             self._shared.loop.call_later(EXIT_CHECK_S, self._exit_when_unneeded)
         else:
             self._queue.put(None)
+
+    def _exit_now(self) -> None:
+        """End the process after what it was told to do then; the agent sees to it that
+        this takes not long."""
+        if self._leaving:
+            return
+        self._leaving = True
+        self._pending.clear()
+        if self._current is None and running.main is None:
+            self.end()
+        else:  # the main thread may never come back from user code
+            threading.Thread(target=leave_worker, args=(0,), daemon=True).start()
+
+    def end(self) -> None:
+        """Have the main thread, which runs nothing, end this process."""
+        self._queue.put(None)
 
     def _flush_stale(self) -> None:
         self._answers.flush()
@@ -421,6 +438,7 @@ def run_worker(start: WorkerStart) -> None:
         made[0].broken = run_hook(start.setup_hook)
         made[0].run()
     finally:
+        run_exit_functions()
         runtime.close("the worker ends")
 
 

@@ -14,7 +14,6 @@ process group of its own, so that what user code started ends with it.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import errno
@@ -34,6 +33,7 @@ from collections.abc import Iterator
 from sparkray.exceptions import ProtocolError
 from sparkray.protocol import codec, zygote
 from sparkray.protocol.framing import FrameDecoder, frame
+from sparkray.worker.leaving import leave_worker
 from sparkray.worker.start import WorkerStart
 
 #: Imported before the first fork; what is missing is left out.
@@ -245,16 +245,6 @@ def run_as_worker(request: zygote.ForkWorker) -> int:
         traceback.print_exc()
         return 1
     return 0
-
-
-def leave_worker(code: int) -> None:
-    """End the process; skip the teardown of an interpreter that is mostly shared."""
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    os._exit(code)
 
 
 def main(fd: int) -> None:

@@ -86,6 +86,7 @@ class End:
     worker_id: bytes
     lease_id: bytes
     reason: str
+    gently: bool = False  #: it may run what it was told to run at its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +189,14 @@ class ActorTable:
             return self._die(actor, news.reason, news.error)
         return self._worker_ended(actor, news.reason)
 
-    def kill(self, actor_id: bytes, reason: str, *, no_restart: bool) -> list[Effect]:
+    def kill(
+        self, actor_id: bytes, reason: str, *, no_restart: bool, gently: bool = False
+    ) -> list[Effect]:
         actor = self.actors.get(actor_id)
         if actor is None or actor.state is ActorState.DEAD:
             return []
         if no_restart:
-            return self._die(actor, reason)
+            return self._die(actor, reason, gently=gently)
         ended = self._ended(actor, reason)
         if not ended:
             return []
@@ -243,7 +246,7 @@ class ActorTable:
             if living and not actor.request.detached and belongs(actor):
                 if lost_node and actor.node_id == lost_node:
                     actor.worker_id = b""  # nobody is there to end it
-                effects += self._die(actor, reason)
+                effects += self._die(actor, reason, gently=True)
         return effects
 
     def is_starting(self, actor: Actor, incarnation: int) -> bool:
@@ -267,8 +270,10 @@ class ActorTable:
         actor.reason = reason
         return [*self._changed(actor), Place(actor, actor.incarnation)]
 
-    def _die(self, actor: Actor, reason: str, error: bytes = b"") -> list[Effect]:
-        effects = self._ended(actor, reason)
+    def _die(
+        self, actor: Actor, reason: str, error: bytes = b"", *, gently: bool = False
+    ) -> list[Effect]:
+        effects = self._ended(actor, reason, gently=gently)
         actor.state = ActorState.DEAD
         actor.reason, actor.error = reason, error
         self._forget_worker(actor)
@@ -278,10 +283,12 @@ class ActorTable:
         self._forget_old()
         return [*effects, *self._changed(actor)]
 
-    def _ended(self, actor: Actor, reason: str) -> list[Effect]:
+    def _ended(
+        self, actor: Actor, reason: str, *, gently: bool = False
+    ) -> list[Effect]:
         if not actor.worker_id:
             return []
-        return [End(actor.node_id, actor.worker_id, actor.lease_id, reason)]
+        return [End(actor.node_id, actor.worker_id, actor.lease_id, reason, gently)]
 
     def _forget_worker(self, actor: Actor) -> None:
         actor.node_id = actor.worker_id = actor.lease_id = b""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import ctypes
 import os
 import pickle
@@ -244,8 +246,106 @@ def test_answers_before_the_exit_arrive() -> None:
 
 
 def test_exit_actor_outside_of_an_actor_says_so() -> None:
-    with pytest.raises(RuntimeError, match="not in one"):
+    with pytest.raises(TypeError, match="not in one"):
         exit_actor()
+
+
+class Last:
+    """Leaves a sign when its process ends."""
+
+    def __init__(self, tally: Tally, hang: bool = False) -> None:
+        if hang:
+            atexit.register(threading.Event().wait)
+        atexit.register(self.say, tally, "bye")
+
+    def say(self, tally: Tally, word: str) -> None:
+        tally.add(word)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def hold(self, tally: Tally, gate: Gate) -> str:
+        tally.add("begun")
+        gate.wait()
+        return "done"
+
+    def leave(self) -> None:
+        exit_actor()
+
+    def sys_exit(self) -> None:
+        sys.exit(0)
+
+
+class AsyncLast(Last):
+    async def hold(self, tally: Tally, gate: Gate) -> str:  # type: ignore[override]
+        tally.add("begun")
+        while not gate.is_open():
+            await asyncio.sleep(0.01)
+        return "done"
+
+    async def leave(self) -> None:  # type: ignore[override]
+        exit_actor()
+
+
+def last(kind: str) -> Any:
+    if kind == "async":
+        return sparkray.remote(AsyncLast)
+    return sparkray.remote(max_concurrency=2 if kind == "threaded" else 1)(Last)
+
+
+@pytest.mark.parametrize("kind", ["plain", "threaded", "async"])
+@pytest.mark.parametrize("how", ["leave", "sys_exit", "__ray_terminate__", "drop"])
+def test_what_an_actor_gave_to_atexit_runs_at_its_end(
+    tmp_path: Path, kind: str, how: str
+) -> None:
+    tally = Tally(tmp_path)
+    actor = last(kind).remote(tally)
+    sparkray.get(actor.pid.remote(), timeout=20)
+    if how != "drop":
+        getattr(actor, how).remote()
+    del actor
+    until(lambda: tally.lines() == ["bye"])
+
+
+def test_an_actor_that_is_killed_runs_nothing_more(tmp_path: Path) -> None:
+    tally = Tally(tmp_path)
+    actor = last("plain").remote(tally)
+    pid = sparkray.get(actor.pid.remote(), timeout=20)
+    sparkray.kill(actor)
+    until(lambda: not os.path.exists(f"/proc/{pid}"))
+    assert tally.lines() == []
+
+
+@pytest.mark.parametrize("how", ["leave", "drop"])
+def test_what_hangs_at_its_end_keeps_no_actor(tmp_path: Path, how: str) -> None:
+    tally = Tally(tmp_path)
+    actor = last("plain").remote(tally, hang=True)
+    pid = sparkray.get(actor.pid.remote(), timeout=20)
+    if how == "leave":
+        actor.leave.remote()
+    del actor
+    until(lambda: not os.path.exists(f"/proc/{pid}"))
+    assert tally.lines() == ["bye"]
+
+
+@pytest.mark.parametrize("kind", ["threaded", "async"])
+@pytest.mark.parametrize("how", ["leave", "__ray_terminate__"])
+def test_calls_that_run_when_an_actor_leaves_run_to_their_ends(
+    tmp_path: Path, kind: str, how: str
+) -> None:
+    tally, gate = Tally(tmp_path), Gate(tmp_path)
+    actor = last(kind).remote(tally)
+    held = actor.hold.remote(tally, gate)
+    until(tally.count)
+    leaving = getattr(actor, how).remote()
+    assert sparkray.wait([leaving], timeout=0.3)[0] == []
+    too_late = actor.pid.remote()
+    gate.open()
+    assert sparkray.get(held, timeout=20) == "done"
+    for ref in (leaving, too_late):
+        with pytest.raises(ActorDiedError, match=r"exit_actor\(\)"):
+            sparkray.get(ref, timeout=20)
+    until(lambda: tally.lines() == ["begun", "bye"])
 
 
 # --- constructors ---

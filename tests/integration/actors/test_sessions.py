@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import sparkray
 from sparkray.exceptions import ActorDiedError, OwnerDiedError, SparkrayError
 from sparkray.util.placement_group import placement_group, placement_group_table
 from sparkray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from tests.support import run_driver, until
+from tests.support import Tally, run_driver, until
 
 
 @sparkray.remote
@@ -68,6 +69,27 @@ def test_detached_actors_outlive_their_driver_and_the_others_do_not(
     second = run_driver(USE.format(address=address))
     assert "42" in second.stdout and "['kept']" in second.stdout, second.stderr
     until(lambda: names() == [], 5)
+
+
+def test_what_workers_gave_to_atexit_runs_when_the_session_ends(
+    fresh: ModuleType, tmp_path: Path
+) -> None:
+    tally = Tally(tmp_path)
+
+    @fresh.remote
+    def task() -> None:
+        atexit.register(tally.add, "task")
+
+    @fresh.remote(num_cpus=1)
+    class Actor:
+        def __init__(self) -> None:
+            atexit.register(tally.add, "actor")
+
+    fresh.init(num_cpus=2)
+    actor = Actor.remote()
+    fresh.get([task.remote(), actor.__ray_ready__.remote()])
+    fresh.shutdown()
+    assert sorted(tally.lines()) == ["actor", "task"]
 
 
 def test_a_handle_of_a_session_that_has_ended_is_refused(fresh: ModuleType) -> None:
