@@ -18,7 +18,10 @@ SparkrayError
     │   └── ActorUnavailableError  ... for now; a later call may succeed
     ├── ObjectLostError          every copy is gone and it cannot be rebuilt
     │   └── OwnerDiedError       ... because the process that knew it is gone
+    ├── StartError               a node did not start
     └── ProtocolError            a peer spoke otherwise, or without proof of the token
+
+NotPicklableError                a value cannot be sent; Python's own kinds of error
 
 Rules: ``args`` holds every field, so an error survives pickling and the wire; times are
 seconds and sizes bytes; a message names ids and says what the reader can do.
@@ -40,6 +43,12 @@ _FIELD_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 class SparkrayError(Exception):
     """Base of all: catching it never hides a `TypeError` of the caller's own."""
+
+
+class NotPicklableError(TypeError, pickle.PicklingError):
+    """A value cannot be sent.  Both of the kinds that picklers raise, since which of
+    them it is depends on the value and on the pickler.
+    """
 
 
 class TaskError(SparkrayError):
@@ -318,6 +327,10 @@ class ObjectStoreFullError(SparkrayError):
 
 class ClusterError(SparkrayError):
     """sparkray, or a machine under it, failed.  The caller did nothing wrong."""
+
+
+class StartError(ClusterError):
+    """A node did not start; the message carries what it said."""
 
 
 class WorkerCrashedError(ClusterError):

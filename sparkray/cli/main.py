@@ -18,6 +18,7 @@ from sparkray import __version__, labels
 from sparkray.cli import output, stopping
 from sparkray.cli.signals import EndSignals
 from sparkray.config import Settings, unknown_variables
+from sparkray.exceptions import StartError
 from sparkray.launch import discovery, process
 from sparkray.launch.discovery import Node
 from sparkray.words import counted
@@ -132,7 +133,7 @@ def start(
     signals = EndSignals()
     try:
         started = process.start_node(options, owned=block, cancel_fd=signals.fd)
-    except process.StartError as error:
+    except StartError as error:
         raise click.ClickException(str(error)) from error
     if not block and signals.came():
         started.stop()

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkray.config import Settings
-from sparkray.exceptions import ClusterError
+from sparkray.exceptions import StartError
 from sparkray.launch import discovery
 from sparkray.launch.discovery import Node
 from sparkray.resources import GPU
@@ -40,10 +40,6 @@ _BOOT = (
     "import sys; sys.path[:] = [p for p in sys.path if p];"
     " from sparkray.cli.daemon import main; sys.exit(main())"
 )
-
-
-class StartError(ClusterError):
-    """A node did not start; the message carries what it said."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from sparkray.exceptions import NotPicklableError
 from sparkray.protocol.messages import Strategy
 from sparkray.resources import Vector
 from sparkray.runtime.refs import ObjectRef, collecting
 from sparkray.store.code import dump_function
-from sparkray.store.explain import NotPicklableError, explain_unpicklable
+from sparkray.store.explain import explain_unpicklable
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,6 @@ _MAX_PICKLES: Final = 2_000
 _MAX_ITEMS: Final = 200
 
 
-class NotPicklableError(TypeError, pickle.PicklingError):
-    """A value cannot be sent.  Both of the kinds that picklers raise, since which of
-    them it is depends on the value and on the pickler.
-    """
-
-
 def explain_unpicklable(value: Any, name: str) -> str:
     """Return e.g. ``f -> closure variable 'x' -> attribute 'lock': cannot pickle ...``.
 

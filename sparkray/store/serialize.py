@@ -31,11 +31,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from sparkray.exceptions import SparkrayError
+from sparkray.exceptions import NotPicklableError, SparkrayError
 from sparkray.store import code, reducers
 from sparkray.store.copying import copy_into
 from sparkray.store.explain import (
-    NotPicklableError,
     explain_unpicklable,
     own_name,
 )

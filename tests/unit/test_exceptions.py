@@ -17,6 +17,7 @@ from sparkray.exceptions import SparkrayError, TaskError
 #: One instance of every error, with all its fields set.
 SAMPLES: list[SparkrayError] = [
     exceptions.SparkrayError("why"),
+    exceptions.StartError("why"),
     exceptions.ActorError("why"),
     exceptions.TaskError("f", "Traceback", ValueError("no"), "pid=1, host"),
     exceptions.TaskCancelledError("f 0a"),
