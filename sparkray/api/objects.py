@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkray.api import session
-from sparkray.exceptions import SparkrayError
+from sparkray.exceptions import ObjectLostError, SparkrayError
+from sparkray.runtime import core
+from sparkray.runtime.ownership import ENDED_SESSION
 from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator
 from sparkray.runtime.tracebacks import without_ours
 from sparkray.runtime.waiter import LONGEST_S
@@ -35,13 +37,13 @@ def get(refs: ObjectRef | list[ObjectRef], *, timeout: float | None = None) -> A
     timeout_s = _seconds("timeout", timeout)
     try:
         if isinstance(refs, ObjectRef):
-            return session.ensure_runtime().get([refs], timeout_s)[0]
+            return _runtime_of(refs).get([refs], timeout_s)[0]
         if not isinstance(refs, list):
             raise TypeError(f"{_GET_TAKES}, {_not(refs)}")
         for ref in refs:
             if not isinstance(ref, ObjectRef):
                 raise TypeError(f"{_GET_TAKES}, {_not(ref, 'item')}")
-        return session.ensure_runtime().get(refs, timeout_s) if refs else []
+        return _runtime_of(refs[0]).get(refs, timeout_s) if refs else []
     except (SparkrayError, KeyboardInterrupt) as error:
         raise without_ours(error)  # noqa: B904 - with the cause that it has
 
@@ -94,7 +96,7 @@ def wait(
     if not refs:
         return [], []
     _check_counts(refs, num_returns)
-    return session.ensure_runtime().wait(refs, num_returns, timeout_s)
+    return _runtime_of(refs[0]).wait(refs, num_returns, timeout_s)
 
 
 def cancel(
@@ -115,7 +117,15 @@ def cancel(
         raise TypeError(f"cancel takes an ObjectRef, {_not(ref)}")
     if isinstance(ref, ObjectRefGenerator):
         ref = ref.completed()
-    session.ensure_runtime().cancel(ref, force=force, recursive=recursive)
+    _runtime_of(ref).cancel(ref, force=force, recursive=recursive)
+
+
+def _runtime_of(ref: ObjectRef | ObjectRefGenerator) -> core.Runtime:
+    """Return this process's runtime; none is made for a ref that it cannot know."""
+    if core.current_or_none() is None:
+        known = ref.completed() if isinstance(ref, ObjectRefGenerator) else ref
+        raise ObjectLostError(known.hex(), ENDED_SESSION)
+    return session.ensure_runtime()
 
 
 def _check_counts(refs: Sequence[Any], num_returns: int) -> None:

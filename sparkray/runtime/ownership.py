@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from sparkray.exceptions import ObjectLostError, OwnerDiedError
 from sparkray.protocol.codec import encode
@@ -56,6 +57,10 @@ class _Asker:
         self.ownership.answer(self.borrower, entry)
 
 
+#: Why the object of an old ref cannot be had.
+ENDED_SESSION: Final = "it belongs to a session of sparkray that has ended"
+
+
 class Ownership:
     """This process as owner and as borrower."""
 
@@ -73,7 +78,7 @@ class Ownership:
         """
         entry = self._table.entries.get(ref._id)
         if entry is None:
-            reason = "it belongs to a session of sparkray that has ended"
+            reason = ENDED_SESSION
             if self._forked_from:
                 reason = (
                     f"this process was forked from process {self._forked_from}, and a"
