@@ -34,6 +34,7 @@ from sparkray.exceptions import ActorDiedError
 from sparkray.protocol import actors as p
 from sparkray.protocol.codec import encode
 from sparkray.runtime import core
+from sparkray.runtime.arguments import UnsendableArgument
 from sparkray.runtime.functions import ActorTemplate, MethodTemplate
 from sparkray.runtime.refs import ObjectRef
 from sparkray.runtime.state.actor import ActorClient
@@ -98,7 +99,10 @@ class ActorClass:
         self._init.check(args, kwargs)
         runtime = session.ensure_runtime()
         template = self._template_for(runtime)
-        client, ref = runtime.actor_maker.create(template, args, kwargs)
+        try:
+            client, ref = runtime.actor_maker.create(template, args, kwargs)
+        except UnsendableArgument as error:
+            raise self._init.named(error) from error.__cause__
         if client is None:
             return get_actor(self._options.name, self._options.namespace or None)
         handle = ActorHandle(client.actor_id, self._info, ref)
@@ -193,7 +197,12 @@ class ActorMethod:
             kwargs or not signature.fewest <= len(args) <= signature.most
         ):
             signature.check(args, kwargs)
-        return self._bond.call(self._template, args, kwargs)
+        try:
+            return self._bond.call(self._template, args, kwargs)
+        except UnsendableArgument as error:
+            if signature is None:
+                raise
+            raise signature.named(error) from error.__cause__
 
     def options(self, **given: Any) -> ActorMethod:
         """Return this method with other options.

@@ -17,6 +17,7 @@ from sparkray.api import packages, runtime_env, session
 from sparkray.api.actor import ActorClass
 from sparkray.api.signature import CallSignature
 from sparkray.runtime import core
+from sparkray.runtime.arguments import UnsendableArgument
 from sparkray.runtime.functions import TaskTemplate
 
 _P = ParamSpec("_P")
@@ -102,7 +103,10 @@ class RemoteFunction(Generic[_P, _R]):
             runtime = self._enter_runtime()
         if kwargs or not self._fewest <= len(args) <= self._most:
             self._signature.check(args, kwargs)
-        return runtime.submit(self._template, args, kwargs)
+        try:
+            return runtime.submit(self._template, args, kwargs)
+        except UnsendableArgument as error:
+            raise self._signature.named(error) from error.__cause__
 
     def options(self, **given: Any) -> RemoteFunction[_P, _R]:
         """Return this function with other options; this one stays as it is.

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from sparkray.runtime.arguments import UnsendableArgument
+
 _ANY: Final = sys.maxsize
 _POSITIONAL: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -47,6 +49,17 @@ class CallSignature:
             shown = _shown(self._signature)
             text = f"{self._name}{shown} cannot be called so: {error}"
             raise TypeError(text) from None
+
+    def named(self, error: UnsendableArgument) -> Exception:
+        """Return the error with the name of the parameter that it is about."""
+        if self._signature is None or not isinstance(error.where, int):
+            return error.named(str(error.where))
+        parameters = self._signature.parameters.values()
+        positional = [p for p in parameters if p.kind <= p.VAR_POSITIONAL]
+        last = positional[-1]
+        if last.kind is last.VAR_POSITIONAL and error.where >= len(positional) - 1:
+            return error.named(f"{last.name}[{error.where - len(positional) + 1}]")
+        return error.named(positional[error.where].name)
 
 
 class _Dots:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from sparkray.exceptions import NotPicklableError
 from sparkray.protocol.messages import Address, Argument
 from sparkray.runtime.refs import ObjectRef, collecting
 from sparkray.runtime.state.objects import INLINE, Entry
+from sparkray.store.explain import explain_unpicklable, way_to_unpicklable
 from sparkray.store.serialize import ATOMS, Serialized, dump_atoms, serialize
 
 
@@ -55,6 +57,36 @@ class Packed:
         self.body, self.top, self.met, self.stored = body, top, met, stored
 
 
+class UnsendableArgument(NotPicklableError):
+    """An argument cannot be pickled.
+
+    Attributes:
+        where: its position or keyword.
+    """
+
+    def __init__(self, where: int | str, call: str, reason: str) -> None:
+        super().__init__(where, call, reason)
+        self.where, self._call, self._reason = where, call, reason
+
+    def __str__(self) -> str:
+        return self._text(repr(self.where))
+
+    def named(self, parameter: str) -> NotPicklableError:
+        """Return the error with the parameter's name; only the caller knows it."""
+        return NotPicklableError(self._text(repr(parameter)))
+
+    def _text(self, name: str) -> str:
+        argument = f"argument {name} of {self._call}"
+        return f"cannot serialize {argument}: {argument}{self._reason}"
+
+
+def _culprit(args: Any, kwargs: Any, call: str) -> UnsendableArgument | None:
+    for where, value in (*enumerate(args), *kwargs.items()):
+        if way_to_unpicklable(value, ""):
+            return UnsendableArgument(where, call, explain_unpicklable(value, ""))
+    return None
+
+
 def pack(args: Any, kwargs: Any, name: str, store: PutsArguments) -> Packed:
     """Serialize arguments; refs at the top level are taken out.
 
@@ -84,7 +116,10 @@ def pack(args: Any, kwargs: Any, name: str, store: PutsArguments) -> Packed:
                 kwargs[where] = None
         args = tuple(args)
     with collecting() as met:
-        serialized = serialize((args, kwargs), f"the arguments of {name}")
+        try:
+            serialized = serialize((args, kwargs), f"the arguments of {name}")
+        except NotPicklableError as error:
+            raise _culprit(args, kwargs, name) or error from error.__cause__
     if serialized.size_bytes > store.inline_max_bytes:
         stored = store.put_serialized(serialized, met, local=0, pins=1)
         return Packed(b"", top, [], stored)
