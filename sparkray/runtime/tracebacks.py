@@ -22,29 +22,37 @@ def without_ours(error: _E) -> _E:
     return error
 
 
-def text_of(error: BaseException) -> str:
+def text_of(error: BaseException, *, ours_too: bool = True) -> str:
     """Return the traceback of an error and of those behind it, the user's frames only.
 
     An error without any of those keeps all its frames: it is sparkray's own.
+
+    Args:
+        ours_too: False: not even such an error does, since sparkray raised it to tell
+            the user something.
     """
     shown = traceback.TracebackException.from_exception(error)
     if not _full():
-        _shorten(shown, error)
+        _shorten(shown, error, ours_too=ours_too)
     return "".join(shown.format()).rstrip()
 
 
-def _shorten(shown: traceback.TracebackException, error: BaseException) -> None:
+def _shorten(
+    shown: traceback.TracebackException, error: BaseException, *, ours_too: bool
+) -> None:
     users = [frame for frame in shown.stack if not frame.filename.startswith(_OURS)]
     if users:
         shown.stack[:] = users
+    elif not ours_too:
+        shown.stack = None  # type: ignore[assignment]
     cause, context = error.__cause__, error.__context__
     if shown.__cause__ is not None and cause is not None:
         if isinstance(error, SparkrayError) and cause.__traceback__ is None:
             shown.__cause__ = None  # raised elsewhere: the text says where
         else:
-            _shorten(shown.__cause__, cause)
+            _shorten(shown.__cause__, cause, ours_too=ours_too)
     if shown.__context__ is not None and context is not None:
-        _shorten(shown.__context__, context)
+        _shorten(shown.__context__, context, ours_too=ours_too)
 
 
 def _full() -> bool:

@@ -173,7 +173,10 @@ class Calls:
     ) -> TaskReplied:
         """Return what to answer when user code raised."""
         if isinstance(error, SystemExit):
-            answer = reply(task, "exit", exit_error(define.name, error))
+            name = define.name
+            if running.task is not None:
+                name = f"{name} ({running.task.task_id.hex()})"
+            answer = reply(task, "exit", exit_error(name, error))
         else:
             answer = reply(task, "error", task_error(define.name, error))
         # It would keep the arguments alive; a class may refuse the assignment.

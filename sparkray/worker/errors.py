@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import Any
+import traceback
+from typing import Any, Final
 
-from sparkray.exceptions import PortableCause, SparkrayError, TaskError
+from sparkray.exceptions import (
+    NotPicklableError,
+    PortableCause,
+    TaskError,
+    WorkerCrashedError,
+)
 from sparkray.runtime import tracebacks
 from sparkray.store.serialize import deserialize, serialize
+
+_RESULTS: Final = os.path.join(os.path.dirname(__file__), "results.py")
 
 
 def task_error(name: str, error: BaseException) -> bytes:
@@ -67,16 +75,25 @@ def _travels(value: Any) -> bool:
 
 def _traceback_text(error: BaseException) -> str:
     try:
-        return tracebacks.text_of(error)
+        return tracebacks.text_of(error, ours_too=not _is_of_result(error))
     except Exception as failure:  # a __str__ of the user's that raises
         return f"{type(error).__name__} (its text raised {failure!r})"
 
 
-def exit_error(name: str, error: SystemExit) -> bytes:
-    """Return the error of a task that called ``sys.exit``: it is not run again."""
-    from sparkray.exceptions import WorkerCrashedError
+def _is_of_result(error: BaseException) -> bool:
+    """Did sparkray raise it because of what the task returned?"""
+    if isinstance(error, NotPicklableError):
+        return True
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_filename == _RESULTS for frame, _ in frames)
 
-    made: SparkrayError = WorkerCrashedError(
-        name, f"it called sys.exit({error.code!r})"
-    )
+
+def exit_error(name: str, error: SystemExit) -> bytes:
+    """Return the error of a task that called ``sys.exit``: it is not run again.
+
+    Args:
+        name: name and id of the task, as in every error of its kind.
+    """
+    where = f"process {os.getpid()} on {platform.node()}"
+    made = WorkerCrashedError(name, f"{where}: it called sys.exit({error.code!r})")
     return serialize(made).to_bytes()
