@@ -274,8 +274,9 @@ class _Bond:
         Raises:
             ActorDiedError: it is of another cluster than the actor.
         """
-        runtime = session.ensure_runtime()
-        if self.cluster not in (b"", runtime.attached.cluster_id):
+        has_left = self.runtime is not None and core.current_or_none() is None
+        runtime = None if has_left else session.ensure_runtime()
+        if runtime is None or self.cluster not in (b"", runtime.attached.cluster_id):
             raise ActorDiedError(
                 f"{self!r} lived in a cluster that this process has left, or never"
                 " belonged to"

@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 import sparkray
-from sparkray.exceptions import ActorDiedError, OwnerDiedError, SparkrayError
+from sparkray.exceptions import (
+    ActorDiedError,
+    OwnerDiedError,
+    PlacementGroupRemovedError,
+    SparkrayError,
+)
 from sparkray.util.placement_group import placement_group, placement_group_table
 from sparkray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.support import Tally, run_driver, until
@@ -99,6 +104,11 @@ def test_a_handle_of_a_session_that_has_ended_is_refused(fresh: ModuleType) -> N
     fresh.get([kept.add.remote(), by_name.add.remote()], timeout=20)
     pickled = [pickle.dumps(handle) for handle in (kept, by_name)]
     fresh.shutdown()
+    for handle in (kept, by_name):
+        for use in (handle.add.remote, lambda: fresh.kill(handle)):  # noqa: B023
+            with pytest.raises(ActorDiedError, match="that this process has left"):
+                use()
+    assert not fresh.is_initialized()
     fresh.init(num_cpus=1, address="local")
     for handle in (kept, by_name, *map(pickle.loads, pickled)):
         with pytest.raises(ActorDiedError, match="cluster that this process has left"):
@@ -150,12 +160,10 @@ def test_a_group_of_a_session_that_has_ended_is_refused(fresh: ModuleType) -> No
         inside = PlacementGroupSchedulingStrategy(each)
         with pytest.raises(ValueError, match="no placement group"):
             placement_group_table(each)
-        actor = Named.options(scheduling_strategy=inside).remote()
-        with pytest.raises(ActorDiedError, match="placement group"):
-            fresh.get(actor.add.remote(), timeout=20)
-        task = fresh.remote(abs).options(scheduling_strategy=inside).remote(-1)
-        with pytest.raises(SparkrayError, match="placement group"):
-            fresh.get(task, timeout=30)
+        with pytest.raises(PlacementGroupRemovedError, match="has left"):
+            Named.options(scheduling_strategy=inside).remote()
+        with pytest.raises(PlacementGroupRemovedError, match="has left"):
+            fresh.remote(abs).options(scheduling_strategy=inside).remote(-1)
 
 
 MAKE_KEEPER = """
