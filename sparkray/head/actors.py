@@ -104,6 +104,8 @@ class ActorDesk:
         waited_since: float | None = None
         loop = asyncio.get_running_loop()
         while self.table.is_starting(actor, incarnation):
+            if self._without_node(actor, incarnation):
+                return
             if actor.request.spec.strategy.group_id:
                 node, fitting = self._choose_in_group(actor.request), True
                 if self._without_group(actor, incarnation):
@@ -233,6 +235,17 @@ class ActorDesk:
         self.perform(self.table.unplaceable(actor, incarnation, reason, b""))
         return True
 
+    def _without_node(self, actor: Actor, incarnation: int) -> bool:
+        """End an actor whose only node is not there; return whether that is so."""
+        strategy = actor.request.spec.strategy
+        if strategy.kind != "NODE" or strategy.soft:
+            return False
+        if any(node.node_id == strategy.node_id for node in self._alive()):
+            return False
+        reason = f"it is bound to node {strategy.node_id.hex()}, dead or unknown"
+        self._give_up(actor, incarnation, reason)
+        return True
+
     def _tell_infeasible(self, actor: Actor, left_s: float) -> None:
         """Tell the driver that an actor waits; once for what it wants."""
         wanted, has, hint = self._lacking(actor)
@@ -257,8 +270,9 @@ class ActorDesk:
         has = describe(largest.total) if largest is not None else "nothing"
         return wanted, has, hint
 
-    def _give_up(self, actor: Actor, incarnation: int) -> None:
-        error = UnschedulableError(*self._lacking(actor))
+    def _give_up(self, actor: Actor, incarnation: int, why: str = "") -> None:
+        wanted, has, hint = self._lacking(actor)
+        error = UnschedulableError(wanted, has, why or hint)
         self.perform(
             self.table.unplaceable(actor, incarnation, str(error), _wire(error))
         )

@@ -106,6 +106,14 @@ def test_an_actor_that_fits_nowhere_is_reported_with_what_it_lacks(
         fresh.get_actor("nowhere")
 
 
+def test_an_actor_that_is_bound_to_no_node_fails_at_once(fresh: Any) -> None:
+    fresh.init(num_cpus=1, address="local")
+    node_id = "0" * len(fresh.get_runtime_context().get_node_id())
+    actor = Placed.options(**on(node_id)).remote()
+    with pytest.raises(SparkrayError, match=f"bound to node {node_id}, dead or unkn"):
+        fresh.get(actor.node.remote(), timeout=10)
+
+
 def test_an_actor_that_fits_nowhere_yet_waits_for_a_node(
     start_cluster: Callable[..., Any],
 ) -> None:
