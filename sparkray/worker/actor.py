@@ -226,11 +226,13 @@ class ActorHost:
                 pool.submit(self._run_in_thread, channel, task, template)
 
     def cancel(self, channel: Channel, message: CancelTask) -> None:
-        """Stop a call: one that waits, or a coroutine; a running method goes on."""
+        """Stop a call: one that waits, a coroutine, or a generator where it yields; any
+        other running method goes on."""
         task = self._pending.pop((channel, message.number), None)
         if task is not None:
             channel.send(frame(encode(reply(task, "cancelled"))))
             return
+        self._calls.cancel_stream(channel, message.number)
         running_one = self._coroutines.get((channel, message.number))
         if running_one is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(running_one.cancel)

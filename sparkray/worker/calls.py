@@ -161,6 +161,9 @@ class Calls:
     ) -> concurrent.futures.Future[None] | None:
         return self._results.room_for_more(channel, task, sent, limit)
 
+    def cancel_stream(self, channel: Channel, number: int) -> None:
+        self._results.cancel_stream(channel, number)
+
     def end_stream(self, channel: Channel, task: PushTask, items: int) -> TaskReplied:
         self._results.forget_stream(channel, task)
         return self._results.end_stream(task, items)

@@ -96,6 +96,8 @@ class Results:
         ] = {}
         #: Streams that nobody wants: how many items they have made since.
         self._unwanted: dict[tuple[Channel, int], int] = {}
+        #: Plain generators that run: is it cancelled?
+        self._under_way: dict[tuple[Channel, int], bool] = {}
         self._consumption = threading.Condition()  #: guards the three above
 
     def large(
@@ -146,18 +148,32 @@ class Results:
     def _stream(
         self, channel: Channel, task: PushTask, define: DefineTask, value: Any
     ) -> TaskReplied:
+        key = (channel, task.number)
+        with self._consumption:
+            self._under_way[key] = False
+        try:
+            return self._send_items(channel, task, define, value)
+        finally:
+            self.forget_stream(channel, task)
+
+    def _send_items(
+        self, channel: Channel, task: PushTask, define: DefineTask, value: Any
+    ) -> TaskReplied:
+        key = (channel, task.number)
         index = 0
         for item in value:
             wanted = self.send_item(channel, task, define, item, index)
             del item
             index += 1
-            if not wanted:
+            if wanted and define.backpressure:
+                self._await_consumer(channel, task, index, define.backpressure)
+            cancelled = self._under_way[key] or channel.is_closed
+            if cancelled or not wanted:
                 if inspect.isgenerator(value):
                     value.close()
+                if cancelled:
+                    return reply(task, "cancelled")
                 break
-            if define.backpressure:
-                self._await_consumer(channel, task, index, define.backpressure)
-        self.forget_stream(channel, task)
         return self.end_stream(task, index)
 
     def send_item(
@@ -207,7 +223,9 @@ class Results:
 
     def _has_room(self, key: tuple[Channel, int], sent: int, limit: int) -> bool:
         taken = self._consumed.get(key, 0)
-        return taken < 0 or sent - taken < limit or key[0].is_closed
+        if key[0].is_closed or self._under_way.get(key, False):
+            return True
+        return taken < 0 or sent - taken < limit
 
     def room_for_more(
         self, channel: Channel, task: PushTask, sent: int, limit: int
@@ -221,11 +239,19 @@ class Results:
             self._stalled[key] = sent, limit, future
             return future
 
+    def cancel_stream(self, channel: Channel, number: int) -> None:
+        """Have a stream of a plain generator end where it yields."""
+        with self._consumption:
+            if (channel, number) in self._under_way:
+                self._under_way[channel, number] = True
+                self._consumption.notify_all()
+
     def forget_stream(self, channel: Channel, task: PushTask) -> None:
         with self._consumption:
             self._consumed.pop((channel, task.number), None)
             self._stalled.pop((channel, task.number), None)
             self._unwanted.pop((channel, task.number), None)
+            self._under_way.pop((channel, task.number), None)
 
     def wake_stalled(self) -> None:
         """Let go on whoever may: items were taken, or a consumer is gone."""

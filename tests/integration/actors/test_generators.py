@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 import sparkray
-from tests.support import quiet, until
+from sparkray.exceptions import TaskCancelledError, WorkerCrashedError
+from tests.support import Tally, quiet, until
 
 pytestmark = pytest.mark.usefixtures("shared")
 
@@ -42,6 +46,16 @@ class Plain:
     def numbers(self, n: int) -> Iterator[int]:
         yield from range(n)
 
+    def endless(self, tally: Tally) -> Iterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            tally.add("ended")
+
+    def ready(self) -> bool:
+        return True
+
 
 @pytest.mark.parametrize("method", ["numbers", "later"])
 def test_generators_of_actors_stream(method: str) -> None:
@@ -61,6 +75,41 @@ def test_an_async_generator_that_fails_gives_its_items_first() -> None:
     assert sparkray.get(next(stream), timeout=20) == 1
     with pytest.raises(LookupError, match="half way"):
         sparkray.get(next(stream), timeout=20)
+
+
+@pytest.mark.parametrize("backpressure", [0, 2])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_running_generator_of_an_actor_is_cancelled_where_it_yields(
+    tmp_path: Path, threads: int, backpressure: int
+) -> None:
+    tally, actor = Tally(tmp_path), Plain.options(max_concurrency=threads).remote()
+    options = {"generator_backpressure_num_objects": backpressure}
+    endless = actor.endless.options(**(options if backpressure else {}))
+    stream = endless.remote(tally)
+    next(stream)
+    sparkray.cancel(stream)
+    with pytest.raises(TaskCancelledError):
+        for ref in stream:
+            sparkray.get(ref, timeout=20)
+    assert sparkray.get(actor.ready.remote(), timeout=20)
+    assert tally.lines() == ["ended"]
+
+
+def test_an_endless_generator_of_a_caller_that_died_frees_the_actor(
+    tmp_path: Path,
+) -> None:
+    tally, actor = Tally(tmp_path), Plain.remote()
+
+    @sparkray.remote(max_retries=0)
+    def die() -> None:
+        stream = actor.endless.remote(tally)
+        next(stream)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(WorkerCrashedError):
+        sparkray.get(die.remote(), timeout=40)
+    assert sparkray.get(actor.ready.remote(), timeout=20)
+    assert tally.lines() == ["ended"]
 
 
 @pytest.mark.parametrize("method", ["numbers", "later"])
