@@ -53,6 +53,9 @@ log = logging.getLogger(__name__)
 RECLAIM_DELAY_S = 0.003
 #: A task behind others waits for one of them no longer than twice this time.
 STALL_S = 0.02
+#: After a crash its task waits so long: workers that died together with this one are
+#: known as dead by then, and it is not pushed to one of them.
+RETRY_S = 0.05
 
 _CRASHES = {"oom": OutOfMemoryError, "node": NodeDiedError}
 
@@ -279,10 +282,20 @@ class Leasing:
         worker.in_flight.clear()
         for task in tasks:
             task.solo = True
-        if tasks and not self._retry(tasks[0]):
-            self._explain(tasks.pop(0), worker)
+        if tasks:
+            suspect = tasks.pop(0)
+            if self._retry(suspect):
+                suspect.worker = None
+                self._shared.loop.call_later(RETRY_S, lambda: self._run_again(suspect))
+            else:
+                self._explain(suspect, worker)
         self._submitter.requeue(tasks)
         self._submitter.dispatch(worker.key)
+
+    def _run_again(self, task: Task) -> None:
+        with self._shared.lock:
+            if task.number in self._submitter.tasks:  # not cancelled meanwhile
+                self._submitter.requeue([task])
 
     def _retry(self, task: Task) -> bool:
         if task.cancelled or not task.retries_left:
