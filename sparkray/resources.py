@@ -26,6 +26,14 @@ Vector: TypeAlias = dict[str, int]
 _Told = TypeVar("_Told")
 
 
+def check_amount(what: str, amount: float) -> None:
+    """Raise ValueError unless it is an amount that nodes can tell each other."""
+    if not amount >= 0:  # NaN neither
+        raise ValueError(f"{what} must be 0 or more, not {amount!s:.40}")
+    if amount > LARGEST:
+        raise ValueError(f"{what} is too large: {amount!s:.40}; {LARGEST:g} at most")
+
+
 def from_user(amounts: Mapping[str, float]) -> Vector:
     """Turn amounts as users write them into a vector; zeros are left out.
 
@@ -37,8 +45,7 @@ def from_user(amounts: Mapping[str, float]) -> Vector:
     for name, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, (int, float)):
             raise TypeError(f"resource {name!r} must be a number, not {amount!r}")
-        if not 0 <= amount <= LARGEST:  # NaN neither
-            raise ValueError(f"resource {name!r} must be 0 or more, not {amount!s:.40}")
+        check_amount(f"resource {name!r}", amount)
         units = round(amount * UNIT)
         if amount and abs(units - amount * UNIT) > 1e-6 * max(1.0, units):
             raise ValueError(f"resource {name!r} is finer than 1/{UNIT}: {amount!r}")

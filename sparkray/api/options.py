@@ -49,8 +49,7 @@ class TaskOptions:
 def _amount(option: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{option} must be a number, not {value!r}")
-    if not 0 <= value <= resources.LARGEST:  # NaN neither
-        raise ValueError(f"{option} must be 0 or more, not {value!s:.40}")
+    resources.check_amount(option, value)
     resources.from_user({option: value})
 
 

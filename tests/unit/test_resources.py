@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -5,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkray import resources
+from sparkray.api import options
 
 vectors = st.dictionaries(
     st.sampled_from(["CPU", "GPU", "memory", "tok"]), st.integers(1, 10**12)
@@ -80,3 +82,11 @@ def test_a_total_is_the_sum_of_each_resource(parts: list[resources.Vector]) -> N
 def test_a_vector_is_described_in_the_users_units_and_in_a_fixed_order() -> None:
     vector = resources.from_user({"tok": 0.5, "CPU": 2})
     assert resources.describe(vector) == "{CPU: 2, tok: 0.5}"
+
+
+@pytest.mark.parametrize("amount", [1e30, math.inf, 10**18, 10**400])
+def test_what_is_too_large_is_called_so(amount: float) -> None:
+    with pytest.raises(ValueError, match=r"'CPU' is too large: .*; 1e\+14 at most"):
+        resources.from_user({"CPU": amount})
+    with pytest.raises(ValueError, match=r"^num_cpus is too large"):
+        options.check({"num_cpus": amount})
