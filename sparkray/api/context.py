@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 from sparkray.api.actor import handle_from
+from sparkray.api.cluster_info import nodes
 from sparkray.api.placement_group import current_group_id
 from sparkray.resources import to_user
 from sparkray.runtime import core
-from sparkray.runtime.context import running
+from sparkray.runtime.context import captures, running
 
 
 class RuntimeContext:
@@ -70,6 +71,23 @@ class RuntimeContext:
     def was_current_actor_reconstructed(self) -> bool:
         """Whether this actor was started before and has lost its state."""
         return running.actor is not None and running.actor.incarnation > 1
+
+    @property
+    def current_placement_group_id(self) -> str | None:
+        """The same as `get_placement_group_id`."""
+        return self.get_placement_group_id()
+
+    @property
+    def should_capture_child_tasks_in_placement_group(self) -> bool:
+        """Whether what is submitted from here runs in this placement group, too."""
+        if running.actor is not None:
+            return captures(running.actor.strategy) is not None
+        return running.task is not None and running.task.captures is not None
+
+    def get_node_labels(self) -> dict[str, str]:
+        """Return the labels of this node, as the head knows them."""
+        here = self.get_node_id()
+        return next(dict(n["Labels"]) for n in nodes() if n["NodeID"] == here)
 
     def get_assigned_resources(self) -> dict[str, float]:
         """Return what the running task or actor was given, e.g. ``{"CPU": 1.0}``.

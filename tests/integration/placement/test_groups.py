@@ -203,6 +203,23 @@ def test_bundles_of_a_dead_node_move_and_their_actors_with_them(
     assert sparkray.get(task, timeout=40) == third.node_id
 
 
+@sparkray.remote(num_cpus=0)
+def captures() -> tuple[bool, str | None]:
+    context = sparkray.get_runtime_context()
+    captured = context.should_capture_child_tasks_in_placement_group
+    return captured, context.current_placement_group_id
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_a_task_knows_whether_its_children_are_captured(
+    local: ModuleType, capture: bool
+) -> None:
+    group = placement_group([{"CPU": 1}])
+    task = captures.options(scheduling_strategy=inside(group, capture=capture))
+    assert sparkray.get(task.remote(), timeout=30) == (capture, group.id.hex())
+    assert sparkray.get(captures.remote()) == (False, None)
+
+
 def test_child_tasks_are_captured_when_asked(local: ModuleType) -> None:
     group = placement_group([{"CPU": 2}])
     own = group.id.hex()

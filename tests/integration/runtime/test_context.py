@@ -36,6 +36,14 @@ def test_a_driver_is_no_task_and_no_actor(shared: ModuleType) -> None:
             ask()
 
 
+def test_the_labels_of_the_node_are_known(shared: ModuleType) -> None:
+    def labels() -> dict[str, str]:
+        return sparkray.get_runtime_context().get_node_labels()
+
+    assert labels() == shared.nodes()[0]["Labels"]
+    assert shared.get(sparkray.remote(labels).remote()) == labels()
+
+
 def test_a_task_shares_its_drivers_job_and_has_ids_of_its_own(
     shared: ModuleType,
 ) -> None:
