@@ -6,6 +6,7 @@ SparkrayError
 ├── GetTimeoutError              not ready yet; asking again may succeed
 ├── UnschedulableError           no node could ever run this: ask for less or add one
 ├── PlacementGroupRemovedError   the task's placement group is gone: make another
+├── ActorAlreadyExistsError      the name is taken (a `ValueError`, too): take another
 ├── PendingCallsLimitExceeded    the actor's queue is full: wait for some calls first
 ├── RuntimeEnvSetupError         the runtime environment could not be built
 ├── ObjectStoreFullError         the store is full of objects that are in use
@@ -290,6 +291,10 @@ class UnschedulableError(SparkrayError):
 
 class PlacementGroupRemovedError(SparkrayError):
     """The placement group that a task was to run in was removed."""
+
+
+class ActorAlreadyExistsError(SparkrayError, ValueError):
+    """Another actor of the namespace has the name."""
 
 
 class PendingCallsLimitExceeded(SparkrayError):

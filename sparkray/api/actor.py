@@ -115,7 +115,7 @@ class ActorClass:
         Raises:
             TypeError, ValueError: a wrong option.
         """
-        return ActorClass(self._cls, {**self._checked, **given})
+        return type(self)(self._cls, {**self._checked, **given})
 
     def _template_for(self, runtime: core.Runtime) -> ActorTemplate:
         if runtime is not self._runtime or self._template is None:

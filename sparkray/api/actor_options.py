@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Final
 
 from sparkray import resources
@@ -111,10 +110,7 @@ def check(given: Mapping[str, object], checks: Mapping[str, Any]) -> dict[str, A
         option = options.ALIASES.get(spelling, spelling)
         test = checks.get(option)
         if test is None:
-            near = get_close_matches(str(spelling), checks, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            known = ", ".join(sorted(checks))
-            raise ValueError(f"unknown option {spelling!r}{hint} (known: {known})")
+            raise ValueError(options.unknown(spelling, checks))
         if value is not None:
             test(spelling, value)
             checked[option] = value

@@ -6,7 +6,7 @@ value `ValueError`, both when the option is given and not when the task runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
@@ -158,6 +158,24 @@ CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
 ALIASES: Final[Mapping[str, str]] = {
     "_generator_backpressure_num_objects": "generator_backpressure_num_objects"
 }
+_OF_STRATEGY: Final = (
+    "use scheduling_strategy=PlacementGroupSchedulingStrategy(group, index, capture)"
+)
+#: Options that others have -> what to use.
+INSTEAD: Final[Mapping[str, str]] = {
+    "accelerator_type": "label the nodes and use label_selector",
+    "fallback_strategy": "use one label_selector that all good nodes fit",
+    "object_store_memory": "give the node's store a size, with init or start",
+    "placement_group": _OF_STRATEGY,
+    "placement_group_bundle_index": _OF_STRATEGY,
+    "placement_group_capture_child_tasks": _OF_STRATEGY,
+    "_actor_generator_backpressure_num_objects": "use the methods' option"
+    " generator_backpressure_num_objects",
+    **dict.fromkeys(
+        ("_labels", "enable_task_events", "enable_tensor_transport"),
+        "leave it out, there is no such thing",
+    ),
+}
 
 
 def check(given: Mapping[str, object]) -> dict[str, Any]:
@@ -172,7 +190,7 @@ def check(given: Mapping[str, object]) -> dict[str, Any]:
         option = ALIASES.get(spelling, spelling)
         test = CHECKS.get(option)
         if test is None:
-            raise ValueError(_unknown(spelling))
+            raise ValueError(unknown(spelling, CHECKS))
         if value is not None:
             test(spelling, value)
             checked[option] = value
@@ -275,7 +293,10 @@ def check_cluster(checked: Mapping[str, Any], runtime: Any) -> None:
         asked.placement_group.check_cluster(runtime)
 
 
-def _unknown(option: object) -> str:
-    near = get_close_matches(str(option), CHECKS, 1)
+def unknown(option: object, known: Iterable[str]) -> str:
+    """Return what to say of an option that there is not."""
+    instead = INSTEAD.get(str(option))
+    near = get_close_matches(str(option), known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown option {option!r}{hint} (known: {', '.join(sorted(CHECKS))})"
+    hint = f"; {instead}" if instead else hint
+    return f"unknown option {option!r}{hint} (known: {', '.join(sorted(known))})"

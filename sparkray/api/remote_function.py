@@ -120,7 +120,7 @@ class RemoteFunction(Generic[_P, _R]):
         if known is not None:
             return known
         given = {options_.ALIASES.get(name, name): given[name] for name in given}
-        made = RemoteFunction(self._function, {**self._checked, **given})
+        made = type(self)(self._function, {**self._checked, **given})
         if key is not None:
             if len(self._variants) >= _VARIANTS_KEPT:
                 self._variants.clear()

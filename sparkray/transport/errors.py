@@ -37,6 +37,7 @@ KINDS: Final[Mapping[type[BaseException], str]] = {
     exceptions.PlacementGroupRemovedError: "FAILED_PRECONDITION",
     exceptions.PendingCallsLimitExceeded: "RESOURCE_EXHAUSTED",
     exceptions.RuntimeEnvSetupError: "FAILED_PRECONDITION",
+    exceptions.ActorAlreadyExistsError: "INVALID_ARGUMENT",
     exceptions.ObjectStoreFullError: "RESOURCE_EXHAUSTED",
     exceptions.ClusterError: "UNKNOWN",
     exceptions.WorkerCrashedError: "ABORTED",

@@ -24,6 +24,7 @@ SAMPLES: list[SparkrayError] = [
     exceptions.GetTimeoutError(1.5, "1 object"),
     exceptions.UnschedulableError("{CPU: 64}", "n1 {CPU: 4}", "add a node"),
     exceptions.PlacementGroupRemovedError("why"),
+    exceptions.ActorAlreadyExistsError("why"),
     exceptions.PendingCallsLimitExceeded("why"),
     exceptions.RuntimeEnvSetupError("why"),
     exceptions.ObjectStoreFullError(10, 5, "2 objects"),

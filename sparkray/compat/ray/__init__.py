@@ -28,13 +28,12 @@ from sparkray import (
     get_runtime_context,
     is_initialized,
     kill,
-    method,
     nodes,
     put,
-    remote,
     shutdown,
     wait,
 )
+from sparkray.compat.ray.remote_function import method, remote
 
 __all__ = [
     "ObjectRef",

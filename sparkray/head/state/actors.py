@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from sparkray.exceptions import ActorAlreadyExistsError
 from sparkray.protocol import actors as p
 from sparkray.protocol.records import Address
 
@@ -122,7 +123,7 @@ class ActorTable:
             if holder is not None:
                 if request.get_if_exists:
                     return self.actors[holder], []
-                raise ValueError(
+                raise ActorAlreadyExistsError(
                     f"an actor named {request.name!r} lives in namespace"
                     f" {request.namespace!r} already; take another name, or"
                     " get_if_exists=True"

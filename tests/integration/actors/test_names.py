@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 import sparkray
-from sparkray.exceptions import ActorDiedError
+from sparkray.exceptions import ActorAlreadyExistsError, ActorDiedError
 from tests.support import quiet, until
 
 
@@ -51,7 +51,7 @@ class TestNames:
 
     def test_a_name_that_is_taken_is_refused(self) -> None:
         actor = Named.options(name="taken").remote()
-        with pytest.raises(ValueError, match="'taken'"):
+        with pytest.raises(ActorAlreadyExistsError, match="'taken'"):
             Named.options(name="taken").remote()
         assert sparkray.get(actor.add.remote(), timeout=20) == 1
 

@@ -1,5 +1,7 @@
 import importlib
 import logging
+import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,20 @@ import pytest
 import sparkray
 import sparkray.compat.ray as ray
 from sparkray import exceptions
-from sparkray.compat.ray.table import TABLE, Row, Verdict, modules, page, resolve
+from sparkray.api import actor_options, options, runtime_env
+from sparkray.compat.ray._options import OF_GROUPS, WITHOUT_EFFECT
+from sparkray.compat.ray.table import (
+    OPTIONS,
+    RUNTIME_ENV,
+    TABLE,
+    Row,
+    Verdict,
+    modules,
+    page,
+    resolve,
+)
+from sparkray.util.placement_group import PlacementGroup
+from tests.unit.compat import names_of_ray
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 
@@ -49,6 +64,90 @@ def test_what_modules_hold_is_in_the_table_under_one_name_at_least() -> None:
         for what in getattr(module, "__all__", ()):
             known = f"{name}.{what}", f"{above}.{what}"
             assert {*known} & listed or what == "tqdm_ray", known
+
+
+def _has_row(name: str, rows: Iterable[str]) -> bool:
+    return any(row == name or row.startswith(f"{name}.") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "names"),
+    [
+        ("", names_of_ray.TOP),
+        ("util.", names_of_ray.UTIL),
+        ("util.state.", names_of_ray.STATE),
+        ("exceptions.", names_of_ray.EXCEPTIONS),
+    ],
+)
+def test_every_name_of_ray_has_a_verdict(prefix: str, names: list[str]) -> None:
+    listed = [row.name for row in TABLE]
+    assert not [name for name in names if not _has_row(prefix + name, listed)]
+
+
+@pytest.mark.parametrize(("name", "members"), names_of_ray.MEMBERS.items())
+def test_a_member_that_is_missing_is_named(name: str, members: list[str]) -> None:
+    (row,) = (row for row in TABLE if row.name == name)
+    missing = [member for member in members if not hasattr(resolve(name), member)]
+    assert not [member for member in missing if f"`{member}`" not in row.note]
+
+
+def test_every_option_of_ray_has_a_verdict_that_holds() -> None:
+    by_verdict: dict[Verdict, set[str]] = {verdict: set() for verdict in Verdict}
+    for row in OPTIONS:
+        by_verdict[row.verdict].add(row.name)
+    assert {*names_of_ray.OPTIONS} <= {row.name for row in OPTIONS}
+    ours = {*options.CHECKS, *actor_options.CHECKS, *options.ALIASES}
+    assert by_verdict[Verdict.WORKS] == ours | {*OF_GROUPS}
+    assert by_verdict[Verdict.DIFFERS] == {*WITHOUT_EFFECT}
+
+
+def test_every_key_of_a_runtime_environment_has_a_verdict_that_holds() -> None:
+    there = {row.name for row in RUNTIME_ENV if row.verdict is not Verdict.ABSENT}
+    assert {*names_of_ray.RUNTIME_ENV_KEYS} <= {row.name for row in RUNTIME_ENV}
+    assert there == {*runtime_env.CHECKS}
+
+
+class Actor:
+    @ray.method(num_returns=2)
+    def two(self) -> Any: ...
+
+
+def function() -> None: ...
+
+
+@pytest.mark.parametrize("target", [function, Actor])
+@pytest.mark.parametrize("option", sorted(WITHOUT_EFFECT))
+def test_an_option_without_effect_is_taken_with_a_warning(
+    target: Any, option: str
+) -> None:
+    with pytest.warns(UserWarning, match=f"{option} has no effect"):
+        made = ray.remote(**{option: "x"})(target)
+    with pytest.warns(UserWarning, match=f"{option} has no effect"):
+        again = made.options(**{option: "x"})
+    assert again.options(**{option: None, "num_cpus": 2})
+    with pytest.raises(ValueError, match=option):
+        sparkray.remote(target).options(**{option: "x"})
+
+
+@pytest.mark.parametrize("target", [function, Actor])
+def test_a_placement_group_may_be_given_as_in_old_scripts(target: Any) -> None:
+    group = PlacementGroup(b"g" * 16, [{"CPU": 1}, {"CPU": 1}])
+    made: Any = ray.remote(target).options(
+        placement_group=group,
+        placement_group_bundle_index=1,
+        placement_group_capture_child_tasks=True,
+    )
+    strategy = made._options.strategy
+    assert (strategy.group_id, strategy.bundle, strategy.capture) == (group.id, 1, True)
+    outside: Any = made.options(placement_group=None)
+    assert outside._options.strategy.group_id == b""
+    assert pickle.loads(pickle.dumps(made))._options == made._options
+    with pytest.raises(ValueError, match="need placement_group"):
+        ray.remote(placement_group_bundle_index=1)(target)
+    with pytest.raises(ValueError, match="one of them"):
+        made.options(placement_group=group, scheduling_strategy="SPREAD")
+    with pytest.raises(ValueError, match="use scheduling_strategy=PlacementGroupSch"):
+        sparkray.remote(placement_group=group)(target)
 
 
 def test_the_page_is_what_the_table_says() -> None:

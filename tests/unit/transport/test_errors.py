@@ -24,6 +24,7 @@ EXAMPLES: list[Exception] = [
     exceptions.GetTimeoutError(1.5, "one object of f"),
     exceptions.UnschedulableError("{CPU: 64}", "{CPU: 4}", "add a node"),
     exceptions.PlacementGroupRemovedError("group 00ff"),
+    exceptions.ActorAlreadyExistsError("a"),
     exceptions.PendingCallsLimitExceeded("10 calls wait"),
     exceptions.RuntimeEnvSetupError("pip failed"),
     exceptions.ObjectStoreFullError(10, 5, "objects in use"),

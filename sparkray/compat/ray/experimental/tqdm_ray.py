@@ -7,7 +7,12 @@ from typing import Any
 
 from sparkray.util import progress
 
-__all__ = ["tqdm"]
+__all__ = ["safe_print", "tqdm"]
+
+
+def safe_print(*args: Any, **kwargs: Any) -> None:
+    """Do as `print`."""
+    print(*args, **kwargs)
 
 
 class tqdm(progress.tqdm):
