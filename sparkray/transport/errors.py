@@ -40,6 +40,7 @@ KINDS: Final[Mapping[type[BaseException], str]] = {
     exceptions.ActorAlreadyExistsError: "INVALID_ARGUMENT",
     exceptions.ObjectStoreFullError: "RESOURCE_EXHAUSTED",
     exceptions.ClusterError: "UNKNOWN",
+    exceptions.StartError: "UNKNOWN",
     exceptions.WorkerCrashedError: "ABORTED",
     exceptions.NodeDiedError: "ABORTED",
     exceptions.OutOfMemoryError: "ABORTED",

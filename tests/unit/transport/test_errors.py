@@ -25,6 +25,7 @@ EXAMPLES: list[Exception] = [
     exceptions.UnschedulableError("{CPU: 64}", "{CPU: 4}", "add a node"),
     exceptions.PlacementGroupRemovedError("group 00ff"),
     exceptions.ActorAlreadyExistsError("a"),
+    exceptions.StartError("no node"),
     exceptions.PendingCallsLimitExceeded("10 calls wait"),
     exceptions.RuntimeEnvSetupError("pip failed"),
     exceptions.ObjectStoreFullError(10, 5, "objects in use"),
