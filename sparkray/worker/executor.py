@@ -95,7 +95,7 @@ class Executor:
         self._interrupts = Interrupts(
             self._shared.loop,
             lambda: self._current,
-            (Executor._call.__code__, Results._stream.__code__),
+            (Executor._call.__code__, Results._send_items.__code__),
         )
         self._leaving = False  #: told to end at once
         self._forked = False  #: this is a child that a task forked

@@ -169,3 +169,13 @@ def test_an_endless_stream_of_an_actor_that_is_dropped_lets_it_go_on() -> None:
     assert sparkray.get(next(stream), timeout=20) == 1
     del stream
     until(lambda: sparkray.get(source.how_many.remote(), timeout=20) == 1)
+
+
+def test_an_endless_stream_that_is_cancelled_ends() -> None:
+    stream = endless.remote()
+    assert sparkray.get(next(stream), timeout=20) == 1
+    sparkray.cancel(stream)
+    with pytest.raises(sparkray.exceptions.TaskCancelledError):
+        sparkray.get(stream.completed(), timeout=20)
+    del stream
+    until(nothing_runs)
