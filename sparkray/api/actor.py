@@ -87,7 +87,7 @@ class ActorClass:
         for info in self._info.methods:
             check_group(self._info, info, info.group)
 
-    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+    def remote(self, /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Make an actor; returns at once, while it is being made.
 
         A constructor that raises shows at the first call.
@@ -185,7 +185,7 @@ class ActorMethod:
         self._bond, self._info = bond, info
         self._signature, self._template = signature, template
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method; return as `RemoteFunction.remote` does.
 
         Raises:
@@ -317,6 +317,9 @@ class ActorHandle:
         if name == "_actor_id" and name not in bond.methods:
             return bond.actor_id
         return bond.method(name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.__sparkray__.methods]
 
     def __eq__(self, other: object) -> bool:
         return (

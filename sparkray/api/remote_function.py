@@ -82,7 +82,7 @@ class RemoteFunction(Generic[_P, _R]):
         self._prepare()
         return self.__dict__[name]
 
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
+    def remote(self, /, *args: Any, **kwargs: Any) -> Any:
         """Submit one call; return at once.
 
         An `ObjectRef` that is itself an argument is replaced by its value before the

@@ -63,7 +63,7 @@ class Queue:
 
         Raises:
             Full: no room, or none in time.
-            ValueError: a negative timeout.
+            TypeError, ValueError: no timeout, or a negative one.
         """
         _check(_wait(self.actor.put.remote(item, _limit(block, timeout))), Full)
 
@@ -76,7 +76,7 @@ class Queue:
 
         Raises:
             Empty: no item, or none in time.
-            ValueError: a negative timeout.
+            TypeError, ValueError: no timeout, or a negative one.
         """
         return _check(_wait(self.actor.get.remote(_limit(block, timeout))), Empty)
 
@@ -217,7 +217,11 @@ class _Items:
 def _limit(block: bool, timeout: float | None) -> float | None:
     if not block:
         return 0
-    if timeout is not None and timeout < 0:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be seconds or None, not {timeout!r:.100}")
+    if not timeout >= 0:  # NaN neither
         raise ValueError(f"timeout must be 0 or more seconds, not {timeout}")
     return limit_of(timeout)
 

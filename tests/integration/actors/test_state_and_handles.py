@@ -421,3 +421,21 @@ def Gate_() -> Gate:
     from pathlib import Path
 
     return Gate(Path(tempfile.gettempdir()))
+
+
+def test_an_argument_may_be_called_self() -> None:
+    class Taker:
+        def __init__(this, self: int) -> None:
+            this.value = self
+
+        def add(this, self: int) -> int:
+            return this.value + self
+
+    actor = sparkray.remote(Taker).remote(self=1)
+    assert sparkray.get(actor.add.remote(self=2), timeout=20) == 3
+    double = sparkray.remote(lambda self: 2 * self)
+    assert sparkray.get(double.remote(self=4), timeout=20) == 8
+
+
+def test_a_handle_lists_the_methods_of_its_actor() -> None:
+    assert {"add", "notes", "double"} <= set(dir(Counter.remote()))

@@ -75,6 +75,21 @@ def test_an_empty_queue_refuses_or_waits(kept: Queue) -> None:
         kept.put(1, timeout=-1)
 
 
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [(-1, ValueError), (float("nan"), ValueError), ("x", TypeError), (True, TypeError)],
+)
+def test_a_timeout_that_is_none_is_refused_at_the_call(
+    kept: Queue, timeout: Any, error: type[Exception]
+) -> None:
+    for use in (
+        lambda: kept.put(1, timeout=timeout),
+        lambda: kept.get(timeout=timeout),
+    ):
+        with pytest.raises(error, match="timeout must be"):
+            use()
+
+
 def test_a_batch_is_taken_whole_or_not_at_all() -> None:
     five = Queue(maxsize=5)
     five.put_nowait_batch([1, 2, 3])
