@@ -1,7 +1,9 @@
-"""The runtimes that are attached to this agent.  Plain data."""
+"""The runtimes that are attached to this agent."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 
 from sparkray.agent.channels import AgentChannel
@@ -18,6 +20,13 @@ class Member:
     pid: int
     job_id: bytes
     address: Address
+
+    def remove_socket(self, session_dir: str) -> None:
+        """Remove the file of its socket, which a process that was killed leaves."""
+        directory, name = os.path.split(self.address.path)
+        if directory == os.path.join(session_dir, "sockets"):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(directory, name))
 
 
 @dataclass(slots=True, eq=False)

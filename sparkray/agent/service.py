@@ -320,6 +320,7 @@ class AgentService:
         if member is None or self._stopping:
             return
         del self.members[member.worker_id]
+        member.remove_socket(self.options.session_dir)
         if member.kind == "worker":
             self.fleet.channel_closed(member.worker_id)  # first: it is lent no more
             self.leases.worker_gone(member.worker_id)

@@ -274,7 +274,7 @@ class _Bond:
         Raises:
             ActorDiedError: it is of another cluster than the actor.
         """
-        has_left = self.runtime is not None and core.current_or_none() is None
+        has_left = self.runtime is not None and session.has_left()
         runtime = None if has_left else session.ensure_runtime()
         if runtime is None or self.cluster not in (b"", runtime.attached.cluster_id):
             raise ActorDiedError(

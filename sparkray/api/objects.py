@@ -122,7 +122,7 @@ def cancel(
 
 def _runtime_of(ref: ObjectRef | ObjectRefGenerator) -> core.Runtime:
     """Return this process's runtime; none is made for a ref that it cannot know."""
-    if core.current_or_none() is None:
+    if session.has_left():
         known = ref.completed() if isinstance(ref, ObjectRefGenerator) else ref
         raise ObjectLostError(known.hex(), ENDED_SESSION)
     return session.ensure_runtime()

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from sparkray.api import join, modules, packages
+from sparkray.api import console, join, modules, packages, udf
 from sparkray.api import runtime_env as runtime_env_
 from sparkray.api.arguments import (
     InitArguments,
@@ -122,6 +122,8 @@ class _Session:
     arguments: InitArguments
     started: _Started | None
     shield: InterruptShield
+    told: udf.Told | None = None  #: where its Spark task belonged; None: no UDF
+    spark: Any = None  #: the session of Spark whose tasks were told of this one
 
 
 @dataclass(frozen=True)
@@ -225,12 +227,12 @@ def init(
         runtime = core.current_or_none()
         if runtime is not None:
             return _existing(runtime, arguments, ignore_reinit_error)
-        _configure_logging(logging_level)
+        console.show_messages(logging_level)
         if not _state.has_warned and (text := unknown_variables(os.environ)):
             _state.has_warned = True
             _log.warning("%s", text)
         env, shipped = packages.pack(runtime_env_.normalize(runtime_env))
-        on_spark = spark is not None or _spark_task() is not None
+        on_spark = spark is not None or udf.task() is not None
         path = modules.own_path() if on_spark else sys.path
         config = _job_config(arguments, env, log_to_driver, path)
         try:
@@ -253,6 +255,7 @@ def shutdown() -> None:
                 session.runtime.flush_logs(_FLUSH_LOGS_S)
         finally:  # Ctrl-C comes here, too
             try:
+                udf.untell_spark(session.spark)
                 session.runtime.close()
                 session.shield.remove()
             finally:
@@ -266,11 +269,17 @@ def is_initialized() -> bool:
     return runtime is not None and not _is_lost(runtime)
 
 
+def has_left() -> bool:
+    """Tell whether this process is in no cluster, and what it has kept of an ended
+    session is no reason to join one.  In a UDF it is: it may be of the same job."""
+    return core.current_or_none() is None and udf.task() is None
+
+
 def ensure_runtime() -> core.Runtime:
     """Return this process's runtime; the first use makes a session."""
     runtime = core.current_or_none()
-    if runtime is None or (_is_lost(runtime) and _spark_task() is not None):
-        init()  # a reused Python worker of Spark outlives clusters
+    if runtime is None:
+        init()
         runtime = core.current()
     if _state.session is not None:
         _state.session.shield.ready()
@@ -278,12 +287,32 @@ def ensure_runtime() -> core.Runtime:
 
 
 def load_ref(object_id: bytes, *owner: Any) -> refs.ObjectRef:
-    """Unpickle a ref of a UDF's closure: there that is the first use of sparkray."""
-    if _spark_task() is not None:
-        ensure_runtime()
+    """Unpickle a ref of a UDF's closure: there it may be the first use of sparkray."""
+    core.current_or_none()
     return refs.load_ref(object_id, *owner)
 
 
+def _join_in_udf() -> None:
+    if udf.task() is not None:
+        init()
+
+
+def _renew_in_udf() -> None:
+    """Leave what the Spark task of this process does not belong to, or what ended."""
+    session = _state.session
+    if session is None or session.told is None:
+        return
+    runtime = session.runtime
+    if runtime.shared.loop.on_thread:
+        return
+    if not _is_lost(runtime) and not udf.is_outdated(session.told):
+        return
+    with _state.lock:
+        if _state.session is session:
+            shutdown()
+
+
+core.join = _join_in_udf
 refs.hooks.load_out_of_band = load_ref
 
 
@@ -317,6 +346,8 @@ def _existing(
         return Context(runtime)
     if arguments.address in _spellings(session):
         arguments = replace(arguments, address=None)
+    if session.told is not None and session.told.job and arguments.address is None:
+        return session.context
     differences = arguments.differences(session.arguments)
     if differences and not ignore_reinit_error:
         raise RuntimeError(
@@ -351,6 +382,9 @@ def _begin(
     shield = InterruptShield(runtime.shared.loop)
     shield.ready()
     session = _Session(runtime, Context(runtime), arguments, started, shield)
+    if target.kind == "udf":
+        session.told = udf.told()
+        core.renew = _renew_in_udf
     _state.session = session
     atexit.unregister(shutdown)
     atexit.register(shutdown)
@@ -358,6 +392,9 @@ def _begin(
     _ship(runtime, shipped)
     if spark is not None:
         _complete_on_spark(session)
+    elif target.kind == "driver" and started is None:
+        context = session.context
+        session.spark = udf.tell_spark(context.address, context.job_id)
     _log.info(
         "%s cluster %s (%s) in %.2f s",
         "joined" if started is None else "started",
@@ -388,9 +425,9 @@ def _connect_options(target: _Target, config: JobConfig) -> ConnectOptions:
 def _target(arguments: InitArguments, spark: Any, token: str | None) -> _Target:
     if spark is not None:
         return _start_on_spark(arguments, spark, token)
-    spark_task = _spark_task()
-    if spark_task is not None:
-        return _udf_target(arguments.address, spark_task)
+    if udf.task() is not None:
+        node, job_id = udf.find(arguments.address)
+        return _Target(node, "this executor's", None, "udf", job_id)
     choice = join.choose(arguments.address, own_resources=arguments.own_resources())
     if isinstance(choice, join.Join):
         return _Target(choice.node, choice.why)
@@ -442,22 +479,6 @@ def _complete_on_spark(session: _Session) -> None:
         raise
 
 
-def _udf_target(address: str | None, spark_task: Any) -> _Target:
-    """Return the node that a UDF joins; it never starts one."""
-    from sparkray.spark import discovery
-
-    if address in (None, "auto", "local"):
-        found = discovery.find_agent_for_udf()
-        if found is None:
-            raise ConnectionError(discovery.no_agent_message())
-        node = Node(**found)
-    else:
-        node = join.named(address, "address").node
-    is_drivers = node.head == spark_task.getLocalProperty(discovery.ADDRESS_PROPERTY)
-    job = spark_task.getLocalProperty(discovery.JOB_PROPERTY) if is_drivers else ""
-    return _Target(node, "this executor's", None, "udf", bytes.fromhex(job or ""))
-
-
 def _job_config(
     arguments: InitArguments, env: str, log_to_driver: bool, path: Sequence[str]
 ) -> JobConfig:
@@ -476,33 +497,3 @@ def _is_spark_session(value: object) -> bool:
     return hasattr(value, "sparkContext") or type(value).__module__.startswith(
         "pyspark.sql."
     )
-
-
-def _spark_task() -> Any:
-    """Return Spark's context of the task that runs here; None outside its workers."""
-    module = sys.modules.get("pyspark.taskcontext")
-    return module.TaskContext.get() if module is not None else None
-
-
-class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to whatever `sys.stderr` is at the time, as notebooks change it."""
-
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> Any:
-        return sys.stderr
-
-
-def _configure_logging(level: int | str) -> None:
-    """Show sparkray's messages unless the program has its own way with them."""
-    ours = [h for h in _log.handlers if isinstance(h, _CurrentStderr)]
-    if not ours and not _log.handlers and not logging.getLogger().handlers:
-        handler = _CurrentStderr()
-        handler.setFormatter(logging.Formatter("sparkray: %(message)s"))
-        _log.addHandler(handler)
-        _log.propagate = False
-        ours = [handler]
-    if ours:
-        _log.setLevel(level.upper() if isinstance(level, str) else level)

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkray import ids
 from sparkray.exceptions import ClusterError, SparkrayError
@@ -73,9 +73,6 @@ from sparkray.store.segment import WritableSegments
 from sparkray.transport import tls
 from sparkray.transport.channel import Channel, IOLoop, listen_tcp, listen_unix
 
-if TYPE_CHECKING:
-    pass
-
 log = logging.getLogger(__name__)
 
 
@@ -95,7 +92,8 @@ class Runtime:
         self._seeker: threading.Thread | None = None
         loop = IOLoop("sparkray-io")
         self.shared = shared = Shared(loop, options.settings)
-        self.ownership = Ownership(shared, options.forked_from)
+        readopts = options.kind == "udf" and not options.forked_from
+        self.ownership = Ownership(shared, options.forked_from, readopts=readopts)
         self._segments = WritableSegments()
         self.fetcher = Fetcher(shared, self.ownership, self._segments)
         self.submitter = Submitter(shared, self.ownership, self.fetcher)
@@ -388,6 +386,11 @@ class Runtime:
 _current: Runtime | None = None
 _lock = threading.Lock()  #: guards `_current` against two threads that connect at once
 _parent: ConnectOptions | None = None  #: in a forked child: how its parent had attached
+#: Joins a cluster unasked, where that is the custom (set by `api.session`).
+join: Callable[[], None] | None = None
+#: Leaves a cluster that this process does not belong to any more (set by `api.session`
+#: in processes that go from one to another).
+renew: Callable[[], None] | None = None
 
 
 def connect(
@@ -422,6 +425,8 @@ def connect(
 
 def current_or_none() -> Runtime | None:
     """Return the current runtime; a forked child of a member becomes one here."""
+    if renew is not None:
+        renew()
     if _current is None and _parent is not None:
         return _attach_child()
     return _current
@@ -433,6 +438,8 @@ def current() -> Runtime:
     Raises:
         SparkrayError: this process belongs to no cluster.
     """
+    if current_or_none() is None and join is not None:
+        join()
     runtime = current_or_none()
     if runtime is None:
         raise SparkrayError("this process belongs to no cluster; call sparkray.init()")

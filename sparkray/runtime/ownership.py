@@ -62,11 +62,20 @@ ENDED_SESSION: Final = "it belongs to a session of sparkray that has ended"
 
 
 class Ownership:
-    """This process as owner and as borrower."""
+    """This process as owner and as borrower.
 
-    def __init__(self, shared: Shared, forked_from: int = 0) -> None:
+    Args:
+        forked_from: a process whose refs cannot be used here; 0: none.
+        readopts: borrow anew what refs of an earlier session name.  A Spark worker
+            keeps those of a broadcast variable while it goes from job to job.
+    """
+
+    def __init__(
+        self, shared: Shared, forked_from: int = 0, *, readopts: bool = False
+    ) -> None:
         self._shared = shared
         self._forked_from = forked_from
+        self._readopts = readopts
         self._table = shared.table
         self.settle: Callable[[], None]  #: the submitter's: queue what became ready
 
@@ -77,6 +86,9 @@ class Ownership:
             ObjectLostError: the ref is of an ended session, or of a parent process.
         """
         entry = self._table.entries.get(ref._id)
+        if entry is None and self._readopts and ref._owner is not None:
+            entry = self._table.borrow(ref._id, ref._owner)
+            entry.local += 1
         if entry is None:
             reason = ENDED_SESSION
             if self._forked_from:

@@ -99,12 +99,6 @@ class SparkFacts:
                     return address
         return _address_towards(self.master) or "127.0.0.1"
 
-    def set_local_property(self, name: str, value: str | None) -> None:
-        """Set what tasks of this thread's Spark jobs can read; not on Connect."""
-        if self.context is not None:
-            with contextlib.suppress(Exception):  # the context may be stopped already
-                self.context.setLocalProperty(name, value)
-
     def _read_infos(self, read: Callable[[list[Any]], int]) -> int | None:
         """Read a number from what Spark tells of each executor and the driver.
 

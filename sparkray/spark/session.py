@@ -27,14 +27,10 @@ from sparkray.launch.discovery import Node
 from sparkray.launch.process import NodeOptions, NodeProcess, start_node
 from sparkray.protocol.control import ListNodes, NodeList
 from sparkray.spark import sizing
-from sparkray.spark.discovery import (
-    ADDRESS_PROPERTY,
-    EXECUTOR_LABEL,
-    JOB_PROPERTY,
-    SLOTS_LABEL,
-)
+from sparkray.spark.discovery import EXECUTOR_LABEL, SLOTS_LABEL
 from sparkray.spark.executor import NodeTask
 from sparkray.spark.launch import Launcher, SparkFacts
+from sparkray.spark.telling import tell
 
 _log = logging.getLogger("sparkray")
 #: An application whose number of executors did not change for so long has them all.
@@ -223,8 +219,7 @@ class SparkCluster:
         Raises:
             SparkrayError: fewer than asked for; says how many, and why.
         """
-        self._facts.set_local_property(ADDRESS_PROPERTY, self.node.head)
-        self._facts.set_local_property(JOB_PROPERTY, job_id)
+        tell(self._facts.spark, self.node.head, job_id)
         # bound to this session: `sparkray.nodes` would begin another after its end
         self._head_call = head_call
         nodes = self._await()
@@ -236,8 +231,7 @@ class SparkCluster:
     def stop(self) -> None:
         """End all nodes and their Spark jobs.  Repeatable."""
         self._stopping.set()
-        self._facts.set_local_property(ADDRESS_PROPERTY, None)
-        self._facts.set_local_property(JOB_PROPERTY, None)
+        tell(self._facts.spark, None, None)
         self._head.stop()
         self._launcher.stop(END_TIMEOUT_S)
         if self._keeper.ident is not None:
