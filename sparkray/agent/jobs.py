@@ -21,6 +21,7 @@ from sparkray.exceptions import ClusterError, ProtocolError
 from sparkray.ids import new_job_id
 from sparkray.protocol import control
 from sparkray.protocol.messages import Attach, JobConfig, LogLines
+from sparkray.protocol.versions import Versions, difference
 
 _log = logging.getLogger(__name__)
 
@@ -201,19 +202,9 @@ class JobDesk:
                 await asyncio.sleep(pause_s)
 
 
-def _check_versions(theirs: dict[str, str]) -> None:
+def _check_versions(given: dict[str, str]) -> None:
     """Raise ProtocolError if a runtime cannot work with this agent."""
-    ours = {"python": platform.python_version(), "sparkray": sparkray.__version__}
-    if (
-        _minor(theirs.get("python", "")) != _minor(ours["python"])
-        or theirs.get("sparkray") != ours["sparkray"]
-    ):
-        raise ProtocolError(
-            f"this process runs Python {theirs.get('python')} and sparkray"
-            f" {theirs.get('sparkray')}, the node agent Python {ours['python']} and"
-            f" sparkray {ours['sparkray']}: use the same versions"
-        )
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]
+    theirs = Versions(given.get("python", ""), given.get("sparkray", ""))
+    ours = Versions(platform.python_version(), sparkray.__version__)
+    if not theirs.fits(ours):
+        raise ProtocolError(difference("this process", theirs, "the node agent", ours))

@@ -98,6 +98,7 @@ class AgentService:
         self._tasks: set[asyncio.Future[Any]] = set()
         self._finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._stopping = False
+        self.cast_out = False  #: why it finished: the head wants another node instead
         lent = max(1, self.total.get("CPU", 0) // UNIT)
         environments = EnvironmentDesk(
             os.path.join(options.session_dir, "environments"),
@@ -125,7 +126,7 @@ class AgentService:
                 registered=lambda: self.jobs.news(),
                 report=self._report,
                 item=self._head_says,
-                cast_out=self._finish,
+                cast_out=self._cast_out,
             ),
         )
         self.leases = LeaseDesk(
@@ -238,6 +239,12 @@ class AgentService:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a task of the agent failed", exc_info=error)
+
+    def _cast_out(self, reason: str) -> None:
+        """The head does not know this node, any more or at all; it lives and may join
+        again, as another."""
+        self.cast_out = not self._finished.done()
+        self._finish(reason)
 
     def _finish(self, reason: str) -> None:
         if not self._finished.done():
@@ -415,8 +422,10 @@ class AgentService:
         return {**available, OBJECT_STORE_MEMORY: max(0, min(lent, room))}
 
     def _registration(self) -> control.RegisterNode:
-        version = platform.python_version()
-        return control.RegisterNode(self.node_info(), version, sparkray.__version__)
+        versions = platform.python_version(), sparkray.__version__
+        return control.RegisterNode(
+            self.node_info(), *versions, self.options.cluster_id
+        )
 
     def _report(self) -> control.NodeReport:
         return control.NodeReport(
@@ -459,7 +468,7 @@ class AgentService:
 
     def _node_gone(self, gone: control.NodeGone) -> None:
         if gone.node_id == self.options.node_id:
-            self._finish(f"the head declared this node dead: {gone.reason}")
+            self._cast_out(f"the head declared this node dead: {gone.reason}")
             return
         self._view.pop(gone.node_id, None)
         self.leases.node_gone(gone.node_id)

@@ -15,12 +15,16 @@ joined where one of its nodes runs.
 from __future__ import annotations
 
 import os
+import platform
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import sparkray
+from sparkray.exceptions import ProtocolError
 from sparkray.launch import discovery
 from sparkray.launch.discovery import Node
+from sparkray.protocol.versions import Versions, difference
 
 ADDRESS_VARIABLE = "SPARKRAY_ADDRESS"
 _PROBE_TIMEOUT_S = 10.0
@@ -81,6 +85,9 @@ def _unasked() -> Start | Join:
         return Join(clusters[0], "the one that runs on this host")
     if clusters:
         return Start(f"to choose from, by address: {_names(clusters)}")
+    if waiting := discovery.waiting_on_this_host():
+        heads = ", ".join(sorted({node.head for node in waiting}))
+        return Start(f"a node here still waits for the head at {heads}")
     return Start("nothing on this host to join")
 
 
@@ -122,6 +129,21 @@ def named(address: str, source: str) -> Join:
         f"something listens at {address} ({source}), but no node of that cluster runs"
         f" on this host: start one with `sparkray start --address {address}`"
     )
+
+
+def version_warnings(node: Node) -> list[str]:
+    """Return what to know of a node that has other versions than this process.
+
+    Raises:
+        ProtocolError: they do not go together; names both.
+    """
+    ours = Versions(platform.python_version(), sparkray.__version__)
+    theirs = Versions(node.python or ours.python, node.version)
+    where = f"the node of {node.head} on this host"
+    line = difference("this process", ours, where, theirs)
+    if not ours.fits(theirs):
+        raise ProtocolError(line)
+    return [line] if line else []
 
 
 def _several(clusters: Sequence[Node]) -> str:

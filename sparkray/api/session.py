@@ -374,6 +374,7 @@ def _begin(
     target = _target(arguments, spark, token)
     started = target.started
     try:
+        warnings = [*target.node.warnings, *join.version_warnings(target.node)]
         runtime = core.connect(_connect_options(target, config))
     except BaseException:
         if started is not None:
@@ -402,7 +403,7 @@ def _begin(
         target.why,
         time.monotonic() - began_s,
     )
-    for warning in target.node.warnings:
+    for warning in warnings:
         _log.warning("%s", warning)
     return session.context
 

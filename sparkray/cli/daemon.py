@@ -7,6 +7,9 @@ The only module that knows both head and agent; they share its loop and one gRPC
 and talk through that port all the same.  It makes the session directory, finds or makes
 the token, tells who started it when the node is ready, and ends the node in good order
 on a signal, on the end of its owner, or when the head says so.
+
+With ``--patient`` a node outlives the absence of its head: it waits for one that is not
+there yet, and starts anew with one that took the place of the first.
 """
 
 from __future__ import annotations
@@ -18,21 +21,22 @@ import errno
 import json
 import logging
 import os
-import signal
+import platform
 import socket
 import sys
-import traceback
-from collections.abc import Awaitable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import sparkray
 from sparkray import ids
 from sparkray.agent.host import gpu_ids
 from sparkray.agent.options import AgentOptions
 from sparkray.agent.service import AgentService
+from sparkray.cli import log_files, waiting
+from sparkray.cli.starter import Starter, first, unless
 from sparkray.config import Settings
-from sparkray.exceptions import ProtocolError, SparkrayError
+from sparkray.exceptions import ProtocolError
 from sparkray.launch import session_dir
 from sparkray.protocol import control
 from sparkray.transport import auth, tls
@@ -42,10 +46,10 @@ if TYPE_CHECKING:
     from sparkray.transport.client import Peer
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-
 #: How long the parts of a node may take over their orderly end.
 STOP_TIMEOUT_S = 10.0
+#: How often a node that waits for its head says so.
+SAY_S = 60.0
 #: Between attempts to reach a head that is not there yet: first and longest pause.
 RETRY_S = (0.1, 1.0)
 _TAKEN = (
@@ -71,14 +75,23 @@ class Node:
         self._head: HeadService | None = None
         self._server: Any = None
         self._peer: Peer | None = None
+        self._cluster_id = b""
+        self._waiting: waiting.WaitingFile | None = None
 
-    async def start_in_time(self) -> dict[str, Any]:
-        """Start, within ``start_timeout_s``; see `start`.
+    async def start_in_time(
+        self, tell: Callable[[Mapping[str, Any]], None]
+    ) -> dict[str, Any]:
+        """Start, within ``start_timeout_s`` once there is a head; see `start`.
+
+        Args:
+            tell: told at once that a patient node waits for its head.
 
         Raises:
             TimeoutError: it takes longer; says what was not ready.
             ConnectionError: the head to join did not answer for so long.
         """
+        if self._given.patient:
+            self._cluster_id = await self._find_cluster(lambda: tell(self._wait()))
         limit_s = self._settings.start_timeout_s
         try:
             return await asyncio.wait_for(self.start(), limit_s)
@@ -99,13 +112,14 @@ class Node:
             OSError: the port is in use, or a directory cannot be made.
         """
         given = self._given
-        cluster_id = ids.new_cluster_id() if given.head else await self._find_cluster()
+        cluster_id = ids.new_cluster_id() if given.head else self._cluster_id
+        cluster_id = cluster_id or await self._find_cluster()
         host = given.host or _own_address(given.address)
         session = session_dir.create(self._root, cluster_id, self._node_id, self._token)
         self._session = session
         logs = Path(self._settings.log_dir or session.path / "logs")
-        _log_to(logs)
-        _keep_start_log(self._given.start_log, logs)
+        log_files.log_to(logs)
+        log_files.keep_output(self._given.start_log, logs)
         agent = AgentService(
             self._agent_options(session, cluster_id, host), self._settings, self._token
         )
@@ -117,9 +131,11 @@ class Node:
         about = self._about(session, cluster_id, host, head)
         about["warnings"] = agent.warnings
         session.announce(about)
+        self._wait_no_more()
         session.hold_segments()
         loop = asyncio.get_running_loop()
         loop.run_in_executor(None, session_dir.sweep, self._root)
+        loop.run_in_executor(None, waiting.sweep, self._root)
         loop.run_in_executor(None, session_dir.sweep_segments)
         return about
 
@@ -129,18 +145,16 @@ class Node:
         waits: list[Awaitable[str]] = [self._agent.finished()]
         if self._head is not None:
             waits.append(self._head.finished())
-        return await _first(*waits)
+        return await first(*waits)
 
-    async def declared_dead(self) -> bool:
-        """Ask the head of another process whether it gave this node up."""
-        if self._head is not None or self._peer is None:
-            return False
-        request, kind = control.ListNodes(), control.NodeList
-        try:
-            answer = await self._peer.call("Head", "ListNodes", request, kind, 5.0)
-        except (SparkrayError, ConnectionError, TimeoutError):
-            return False
-        return any(n.node_id == self._node_id and not n.alive for n in answer.nodes)
+    @property
+    def is_patient(self) -> bool:
+        return bool(self._given.patient)
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether another node should take the place of this one, which has ended."""
+        return self._head is None and self._agent is not None and self._agent.cast_out
 
     async def stop(self, reason: str) -> None:
         """End everything and remove every file.  Repeatable."""
@@ -160,6 +174,7 @@ class Node:
                 _log.exception("a part of the node did not end well")
         if self._session is not None:
             self._session.remove()
+        self._wait_no_more()
 
     async def _serve(self, agent: AgentService, cluster_id: bytes, host: str) -> int:
         from sparkray.transport import server
@@ -189,22 +204,42 @@ class Node:
             self._head.start(f"{host}:{port}")
         return port
 
-    async def _find_cluster(self) -> bytes:
-        """Ask the head which cluster it is; waits for one that is not there yet."""
-        request, pause_s = control.ClusterStatus(), RETRY_S[0]
+    async def _find_cluster(self, absent: Callable[[], None] | None = None) -> bytes:
+        """Ask the head which cluster it is; waits for one that is not there yet.
+
+        Args:
+            absent: called once if it is not.
+        """
+        loop = asyncio.get_running_loop()
+        pause_s, said_s = RETRY_S[0], -SAY_S
         while True:
             try:
                 status = await self._peer_of(self._given.address).call(
-                    "Head", "Status", request, control.StatusReport, 10.0
+                    "Head", "Status", control.ClusterStatus(), control.StatusReport, 10
                 )
             except (ConnectionError, TimeoutError) as error:
                 if isinstance(error, ProtocolError):
                     raise
-                _log.info("no head yet: %s", error)
+                if absent is not None:
+                    absent()
+                    absent = None
+                if loop.time() > said_s + SAY_S:
+                    said_s = loop.time()
+                    _log.info("waiting for the head: %s", error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
             else:
                 return status.cluster_id
+
+    def _wait(self) -> dict[str, Any]:
+        """Let others find this node while it waits; return what they are told."""
+        about = self._about_waiting()
+        self._waiting = waiting.WaitingFile(self._root, about)
+        return about
+
+    def _wait_no_more(self) -> None:
+        if self._waiting is not None:
+            self._waiting.remove()
 
     def _peer_of(self, address: str) -> Peer:
         from sparkray.transport.client import Peer
@@ -237,71 +272,33 @@ class Node:
         self, session: session_dir.SessionDir, cluster_id: bytes, host: str, head: str
     ) -> dict[str, Any]:
         return {
+            **self._about_waiting(),
+            "waiting": False,
             "cluster_id": cluster_id.hex(),
-            "node_id": self._node_id.hex(),
             "host": host,
             "head": head,
             "agent_socket": str(session.agent_socket),
-            "pid": os.getpid(),
-            "host_name": socket.gethostname(),
-            "version": sparkray.__version__,
-            "is_head": self._given.head,
-            "local": self._given.local,
-            "owned": self._given.owner_fd is not None,
             "token_file": str(session.token_file),
             "session_dir": str(session.path),
         }
 
-
-class Starter:
-    """Who started this process: told when the node is ready, watched for its end.
-
-    Args:
-        ready_fd: where to write one line of JSON; None for standard output.
-        owner_fd: a pipe that ends with the owner; None if there is no owner.
-    """
-
-    def __init__(self, ready_fd: int | None, owner_fd: int | None) -> None:
-        self._ready_fd = ready_fd
-        self._told = False
-        self._owner_fd = owner_fd
-        for fd in (ready_fd, owner_fd):
-            if fd is not None:
-                os.set_inheritable(fd, False)
-
-    def tell(self, about: Mapping[str, Any]) -> None:
-        """Write the one line; only the first call does."""
-        if self._told:
-            return
-        self._told = True
-        line = json.dumps(about) + "\n"
-        if self._ready_fd is None:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            return
-        with contextlib.suppress(BrokenPipeError), open(self._ready_fd, "w") as file:
-            file.write(line)
-
-    def watch(self, stop: asyncio.Future[str]) -> None:
-        """Settle ``stop`` when a signal comes or the owner ends."""
-        loop = asyncio.get_running_loop()
-
-        def end(reason: str) -> None:
-            if not stop.done():
-                stop.set_result(reason)
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, end, signal.Signals(number).name)
-        if (fd := self._owner_fd) is not None:
-            os.set_blocking(fd, False)
-
-            def owner_spoke() -> None:
-                with contextlib.suppress(BlockingIOError):
-                    if not os.read(fd, 4096):
-                        loop.remove_reader(fd)
-                        end("its owner ended")
-
-            loop.add_reader(fd, owner_spoke)
+    def _about_waiting(self) -> dict[str, Any]:
+        """Return what can be said of this node before its head is there."""
+        unknown = ("cluster_id", "host", "agent_socket", "token_file", "session_dir")
+        return {
+            **dict.fromkeys(unknown, ""),
+            "waiting": True,
+            "node_id": self._node_id.hex(),
+            "head": self._given.address,
+            "pid": os.getpid(),
+            "host_name": socket.gethostname(),
+            "version": sparkray.__version__,
+            "log_dir": self._settings.log_dir,
+            "python": platform.python_version(),
+            "is_head": self._given.head,
+            "local": self._given.local,
+            "owned": self._given.owner_fd is not None,
+        }
 
 
 async def run(
@@ -309,7 +306,7 @@ async def run(
 ) -> int:
     """Run a node until it ends; return the exit status of the process.
 
-    A node that the head declared dead, and that lives, starts anew under another id.
+    A node that was cast out, and lives, starts anew under another id.
     """
     starter = Starter(given.ready_fd, given.owner_fd)
     stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -318,39 +315,43 @@ async def run(
         root = session_dir.root(settings.temp_dir, environment)
         token = _find_token(root, given, environment)
         environment.pop("SPARKRAY_TOKEN", None)  # children get the path of the file
+        if given.patient:
+            _log_while_waiting(settings.log_dir, given.start_log)
         while await _run_one(Node(given, settings, root, token), starter, stop):
-            _log.warning("the head declared this node dead: it starts anew")
+            _log.warning("it starts anew")
     except Exception as error:
         _log.error("the node could not start", exc_info=True)
-        starter.tell(_told(error))
+        starter.tell_error(error)
         return 1
     finally:
-        _drop_start_log(given.start_log)
+        log_files.drop_output(given.start_log)
     return 0
 
 
-def _told(error: Exception) -> dict[str, Any]:
-    """Return what the starter is told of an error; one that nobody foresaw is printed
-    as well, with its traceback."""
-    foreseen = isinstance(error, (OSError, ValueError, SparkrayError))
-    if not foreseen:
-        traceback.print_exception(error)
-    text = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        text = ": ".join(filter(None, (error.filename, error.strerror)))
-    return {"error": text, "kind": type(error).__name__, "foreseen": foreseen}
+def _log_while_waiting(log_dir: str, output: str) -> None:
+    if not log_dir:
+        log_files.log_to_output()
+        return
+    log_files.log_to(Path(log_dir))
+    log_files.keep_output(output, Path(log_dir))
 
 
 async def _run_one(node: Node, starter: Starter, stop: asyncio.Future[str]) -> bool:
     """Run one node from start to end; return True if another should follow."""
     reason = "it could not start"
     try:
-        about = await _unless(stop, node.start_in_time())
+        about = await unless(stop, node.start_in_time(starter.tell))
         if about is None:
             return False
         starter.tell(about)
-        reason = await _first(asyncio.shield(stop), node.finished())
-        return not stop.done() and await node.declared_dead()
+        reason = await first(asyncio.shield(stop), node.finished())
+        return not stop.done() and node.starts_anew
+    except (ConnectionError, TimeoutError) as error:
+        if isinstance(error, ProtocolError) or not node.is_patient:
+            raise
+        _log.warning("the head went away: %s", error)
+        await unless(stop, asyncio.sleep(RETRY_S[1]))
+        return not stop.done()
     finally:
         await node.stop(reason)
 
@@ -380,8 +381,8 @@ def main(argv: list[str] | None = None) -> int:
             worker_port_max=given.worker_port_max,
         )
     except ValueError as error:
-        Starter(given.ready_fd, None).tell(_told(error))
-        _drop_start_log(given.start_log)
+        Starter(given.ready_fd, None).tell_error(error)
+        log_files.drop_output(given.start_log)
         return 1
     asyncio.run(_run_and_exit(given, settings))
     raise AssertionError("unreachable")
@@ -407,29 +408,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--owner-fd", type=int, help="end when this pipe ends")
     add("--ready-fd", type=int, help="write one JSON line here when ready")
     add("--start-log", default="", help="our output's file: becomes one of the logs")
+    add("--patient", action="store_true", help="wait for the head as long as it takes")
     add("--local", action="store_true", help="one node, for one driver")
     return parser
-
-
-async def _unless(stop: asyncio.Future[str], work: Awaitable[_T]) -> _T | None:
-    """Return what ``work`` returns, None if ``stop`` is settled before it is done."""
-    task = asyncio.ensure_future(work)
-    both: list[asyncio.Future[Any]] = [stop, task]
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    if task.done():
-        return task.result()
-    task.cancel()
-    await asyncio.wait({task})
-    return None if task.cancelled() else task.result()  # it may have been done already
-
-
-async def _first(*waits: Awaitable[str]) -> str:
-    """Return the result of whichever is done first; the others are cancelled."""
-    tasks = {asyncio.ensure_future(wait) for wait in waits}
-    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    return done.pop().result()
 
 
 def _find_token(
@@ -466,35 +447,6 @@ def _own_address(head: str) -> str:
             probe.connect(name)
             return str(probe.getsockname()[0])
     return "127.0.0.1"
-
-
-def _log_to(directory: Path) -> None:
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        logging.basicConfig(
-            filename=directory / f"node-{os.getpid()}.log",
-            level=logging.INFO,
-            force=True,  # a node that starts anew has another directory
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        )
-    except OSError as error:
-        text = (
-            f"cannot write logs in {directory} ({error.strerror}): choose another"
-            " directory by SPARKRAY_LOG_DIR or --log-dir"
-        )
-        raise OSError(error.errno, text) from error
-
-
-def _keep_start_log(path: str, directory: Path) -> None:
-    """Move the file of our own output beside the other logs, if it was not yet."""
-    if path and os.path.exists(path):
-        with contextlib.suppress(OSError):  # another file system
-            os.rename(path, directory / f"daemon-{os.getpid()}.log")
-
-
-def _drop_start_log(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,12 @@ argument: it comes from a file or a variable.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,15 +115,29 @@ def main() -> None:
 @click.option("--worker-port-min", type=_PORT, help="First port for workers.")
 @click.option("--worker-port-max", type=_PORT, help="Last port for workers.")
 @click.option("--log-dir", type=click.Path(file_okay=False), help="Keep logs here.")
+@click.option(
+    "--wait-for-head",
+    is_flag=True,
+    help="If the head is not there yet, leave the node waiting for it.",
+)
+@click.option("--once", is_flag=True, help="Do nothing if such a node is here already.")
 @click.option("--block", is_flag=True, help="Stay; the node ends with this command.")
 @_temp_dir
 @_token_file
 def start(
-    head: bool, address: str | None, block: bool, token_file: Path | None, **given: Any
+    head: bool,
+    address: str | None,
+    wait_for_head: bool,
+    once: bool,
+    block: bool,
+    token_file: Path | None,
+    **given: Any,
 ) -> None:
     """Start a node on this host: the head of a new cluster, or one more node."""
     if head == bool(address):
         raise click.UsageError("give one of --head and --address HOST:PORT")
+    if head and wait_for_head:
+        raise click.UsageError("--wait-for-head goes with --address")
     if address and given["port"] is not None:
         raise click.UsageError("--port is the head's: it goes with --head")
     _check_worker_ports(given["worker_port_min"], given["worker_port_max"])
@@ -128,11 +145,19 @@ def start(
         given["port"] = _default_port()
     environment = {} if token_file is None else _token_environment(token_file)
     options = process.NodeOptions(
-        head=head, address=address, environment=environment, **given
+        head=head,
+        address=address,
+        patient=wait_for_head,
+        environment=environment,
+        **given,
     )
     signals = EndSignals()
     try:
-        started = process.start_node(options, owned=block, cancel_fd=signals.fd)
+        with _alone(options) if once else contextlib.nullcontext() as there:
+            if there is not None:
+                click.echo(output.there_already(there))
+                return
+            started = process.start_node(options, owned=block, cancel_fd=signals.fd)
     except StartError as error:
         raise click.ClickException(str(error)) from error
     if not block and signals.came():
@@ -156,7 +181,7 @@ def stop(
     address: str | None, force: bool, timeout_s: float, temp_dir: Path | None
 ) -> None:
     """Stop the nodes of one cluster on this host, and nothing else."""
-    nodes = _own_nodes(address, temp_dir)
+    nodes = _own_nodes(address, temp_dir, waiting=True)
     if not nodes:
         if address:
             raise click.ClickException(f"no node of {address} runs on this host")
@@ -185,18 +210,50 @@ def status(
     """Show nodes, resources, waiting requests and jobs of a cluster."""
     nodes = _own_nodes(address, temp_dir)
     if not nodes and not address:
-        raise click.ClickException("no cluster runs on this host; give --address")
+        waiting = discovery.waiting_on_this_host(temp_dir)
+        said = [f"; {output.waits(node)}" for node in waiting] or ["; give --address"]
+        raise click.ClickException("no cluster runs on this host" + "".join(said))
     report = _report(address or nodes[0].head, _find_token(nodes, token_file))
     click.echo((output.status_json if as_json else output.status)(report))
 
 
-def _own_nodes(address: str | None, temp_dir: Path | None) -> list[Node]:
-    """Return the nodes of the cluster that is meant; exits if that is not clear."""
+@contextlib.contextmanager
+def _alone(options: process.NodeOptions) -> Iterator[Node | None]:
+    """Keep others from starting such a node meanwhile; yield the one that is here."""
+    temp_dir = options.temp_dir or discovery.default_temp_dir()
+    fd = os.open(process.make_private(temp_dir), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        found = discovery.nodes_on_this_host(temp_dir)
+        if options.head:
+            port = f":{options.port}"
+            same = [n for n in found if n.is_head and n.head.endswith(port)]
+        else:
+            found += discovery.waiting_on_this_host(temp_dir)
+            others = [node for node in found if not node.is_head]
+            same = discovery.with_head(others, options.address or "")
+        yield same[0] if same else None
+    finally:
+        os.close(fd)
+
+
+def _own_nodes(
+    address: str | None, temp_dir: Path | None, *, waiting: bool = False
+) -> list[Node]:
+    """Return the nodes of the cluster that is meant; exits if that is not clear.
+
+    Args:
+        waiting: return those too that wait for its head.
+    """
     found = discovery.nodes_on_this_host(temp_dir, deep=bool(address))
+    if waiting:
+        known = {node.pid for node in found}
+        more = discovery.waiting_on_this_host(temp_dir)
+        found += [node for node in more if node.pid not in known]
     if address:
         return discovery.with_head(found, address)
     shared = [node for node in found if not (node.local or node.owned)]
-    if len(discovery.shared_clusters(shared)) > 1:
+    if len({node.head for node in shared}) > 1:
         raise click.UsageError(
             "several clusters run on this host; name one by --address:\n"
             + output.clusters(shared)

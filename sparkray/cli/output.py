@@ -16,10 +16,13 @@ _GIB = 1 << 30
 
 def started(node: Node) -> str:
     """Say how to go on after a node was started."""
+    if node.waiting:
+        end = f"To end it:\n  sparkray stop --address {node.head}"
+        return f"Started: {waits(node)}.\n{end}"
     lines = [
         f"{'Head' if node.is_head else 'Node'} started, process {node.pid}.",
         f"  address   {node.head}",
-        f"  logs      {node.session_dir}/logs",
+        f"  logs      {node.log_dir or node.session_dir + '/logs'}",
         "",
         "From Python on this host:",
         f'  sparkray.init(address="{node.head}")',
@@ -32,6 +35,21 @@ def started(node: Node) -> str:
         ]
     lines += ["To end it:", f"  sparkray stop --address {node.head}"]
     return "\n".join(lines)
+
+
+def waits(node: Node) -> str:
+    """Say what a node waits for."""
+    return (
+        f"process {node.pid} waits for the head at {node.head}, and joins as soon as"
+        " that is there"
+    )
+
+
+def there_already(node: Node) -> str:
+    """Say that nothing was started."""
+    what = "head" if node.is_head else "node"
+    state = waits(node) if node.waiting else f"process {node.pid} of {node.head}"
+    return f"Nothing to do, this {what} is there: {state}."
 
 
 def clusters(nodes: Iterable[Node]) -> str:

@@ -30,6 +30,7 @@ from sparkray.ids import new_job_id
 from sparkray.protocol import codec, control
 from sparkray.protocol.actors import DEAD, ActorRow, CreateActor
 from sparkray.protocol.control import DownItem, NodeInfo, UpItem
+from sparkray.protocol.versions import Versions, difference
 from sparkray.transport.client import Peer
 from sparkray.transport.tls import TLSFiles
 
@@ -111,8 +112,7 @@ class HeadService:
         self._report_interval_s = settings.node_timeout_s / REPORTS
         self._token = token
         self._tls = tls
-        self._version = version
-        self._python = platform.python_version()
+        self._versions = Versions(platform.python_version(), version)
         self._address = ""
         self._started_s = time.monotonic()
         self._links: dict[bytes, _Link] = {}
@@ -164,8 +164,15 @@ class HeadService:
         """Take a node in.
 
         Raises:
-            ProtocolError: its versions differ from ours, or it was declared dead.
+            ProtocolError: its versions differ from ours, it was declared dead, or it is
+                of another cluster.
         """
+        if request.cluster_id not in (b"", self.cluster_id):
+            raise ProtocolError(
+                f"node {_short(request.node.node_id)} belongs to cluster"
+                f" {request.cluster_id.hex()}, which ended: the cluster at"
+                f" {self._address} is {self.cluster_id.hex()}"
+            )
         warnings = self._check_versions(request)
         info = msgspec.structs.replace(request.node, alive=True, reason="")
         try:
@@ -221,7 +228,7 @@ class HeadService:
     def status(self) -> control.StatusReport:
         return control.StatusReport(
             cluster_id=self.cluster_id,
-            version=self._version,
+            version=self._versions.sparkray,
             head=self._address,
             uptime_s=time.monotonic() - self._started_s,
             nodes=self.nodes.all(),
@@ -467,24 +474,20 @@ class HeadService:
             return str(error)
 
     def _check_versions(self, request: control.RegisterNode) -> list[str]:
-        theirs = f"Python {request.python} and sparkray {request.sparkray}"
-        ours = f"Python {self._python} and sparkray {self._version}"
+        theirs = Versions(request.python, request.sparkray)
         where = f"node {request.node.host_name} ({_short(request.node.node_id)})"
-        text = f"{where} has {theirs}, its head {ours}"
-        same_minor = _minor(request.python) == _minor(self._python)
-        if not same_minor or request.sparkray != self._version:
-            raise ProtocolError(f"{text}: install the same versions on all hosts")
-        return [] if request.python == self._python else [text]
+        line = difference(where, theirs, "its head", self._versions)
+        if not theirs.fits(self._versions):
+            raise ProtocolError(line)
+        if line:
+            _log.warning("%s", line)
+        return [line] if line else []
 
 
 def _send(outboxes: list[Outbox], item: DownItem) -> None:
     body = codec.encode(item)
     for outbox in outboxes:
         outbox.put(body)
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]
 
 
 def _short(node_id: bytes) -> str:

@@ -1,6 +1,7 @@
 """Which nodes run on this host: the files that agents leave when they are ready.
 
     <temp_dir>/<cluster id>-<node id>/agent.json              sparkray start, init
+    <temp_dir>/waiting-<node id>.json                         its head is not there yet
     <temp_dir>/<name>/<cluster id>-<node id>/agent.json       sparkray.testing.Cluster
 
 The second level is searched only for a cluster that is asked for by its address.  A
@@ -22,6 +23,7 @@ from sparkray.config import Settings
 from sparkray.transport import auth
 
 FILE_NAME = "agent.json"
+WAITING = "waiting-*.json"
 #: The start of a process and the time of a file are read from different clocks.
 _CLOCK_SLACK_S = 2.0
 
@@ -44,6 +46,9 @@ class Node:
     local: bool  #: private to the driver that started it
     owned: bool = False  #: ends with the program that started it
     warnings: tuple[str, ...] = ()
+    python: str = ""
+    log_dir: str = ""  #: "" for ``logs`` in the session directory
+    waiting: bool = False  #: for its head; then much of the rest is not known yet
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Node:
@@ -67,6 +72,9 @@ class Node:
             local=bool(fields.get("local", False)),
             owned=bool(fields.get("owned", False)),
             warnings=tuple(map(str, fields.get("warnings", ()))),
+            python=str(fields.get("python", "")),
+            log_dir=str(fields.get("log_dir", "")),
+            waiting=bool(fields.get("waiting", False)),
         )
 
     def token(self) -> bytes:
@@ -100,6 +108,12 @@ def nodes_on_this_host(
     found = [_read(path) for pattern in patterns for path in parent.glob(pattern)]
     nodes = [node for node in found if node is not None]
     return sorted(nodes, key=lambda node: (node.cluster_id, not node.is_head, node.pid))
+
+
+def waiting_on_this_host(temp_dir: Path | None = None) -> list[Node]:
+    """Return the nodes that wait here for their head to appear."""
+    found = map(_read, sorted((temp_dir or default_temp_dir()).glob(WAITING)))
+    return [node for node in found if node is not None]
 
 
 def shared_clusters(nodes: Iterable[Node]) -> list[Node]:

@@ -60,6 +60,7 @@ class NodeOptions:
     worker_port_max: int | None = None
     log_dir: str | None = None
     local: bool = False
+    patient: bool = False  #: wait for the head however long it is away
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def arguments(self) -> list[str]:
@@ -81,7 +82,7 @@ class NodeOptions:
             "--log-dir": self.log_dir,
         }
         given = [f"{name}={v}" for name, v in values.items() if v is not None]
-        flags = {"--head": self.head, "--local": self.local}
+        flags = {"--head": self.head, "--local": self.local, "--patient": self.patient}
         return [*(name for name, on in flags.items() if on), *given]
 
 
@@ -89,7 +90,8 @@ class NodeProcess:
     """A node daemon that this process started.
 
     Attributes:
-        node: what the daemon said of itself.
+        node: what the daemon said of itself: that it is ready, or that it waits for
+            its head.
     """
 
     def __init__(
@@ -171,7 +173,8 @@ def start_node(
     timeout_s: float | None = None,
     cancel_fd: int | None = None,
 ) -> NodeProcess:
-    """Start a node and wait until it is ready.
+    """Start a node and wait until it is ready, or a patient one until it is known that
+    its head is not there yet.
 
     Args:
         owned: the node ends when this process does, however that happens.

@@ -45,12 +45,14 @@ class RegisterNode(msgspec.Struct):
 
     Repeatable: the same node id updates its row.
     Answer: `NodeRegistered`.
-    Errors: ProtocolError (versions differ; node was declared dead).
+    Errors: ProtocolError (versions differ; node was declared dead; it belongs to the
+    cluster of an earlier head).
     """
 
     node: NodeInfo
     python: str
     sparkray: str
+    cluster_id: bytes = b""  #: the one that it belongs to, b"" for any
 
 
 class NodeRegistered(msgspec.Struct):

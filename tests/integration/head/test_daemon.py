@@ -2,8 +2,10 @@
 
 import json
 import os
+import platform
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+import sparkray
 from sparkray.launch import process as launch
 from sparkray.protocol import control
 from sparkray.transport import auth, client
@@ -23,10 +26,13 @@ START_S = 30.0
 
 
 class Daemon:
-    def __init__(self, parent: Path, *options: str, **environment: str) -> None:
+    def __init__(
+        self, parent: Path, *options: str, before: str = "pass", **environment: str
+    ) -> None:
         ready, ready_fd = os.pipe()
         owner_fd, self.owner = os.pipe()
-        command = [sys.executable, "-m", "sparkray.cli.daemon", "--num-cpus=1"]
+        code = f"{before}; import sys, sparkray.cli.daemon as d; sys.exit(d.main())"
+        command = [sys.executable, "-c", code, "--num-cpus=1"]
         command += [f"--temp-dir={parent}", f"--ready-fd={ready_fd}"]
         inherited = {k: v for k, v in os.environ.items() if "SPARKRAY" not in k}
         self.process = subprocess.Popen(
@@ -78,8 +84,8 @@ Start = Callable[..., Daemon]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Daemon] = []
 
-    def start(*options: str, **environment: str) -> Daemon:
-        started.append(Daemon(tmp_path, *options, **environment))
+    def start(*options: str, before: str = "pass", **environment: str) -> Daemon:
+        started.append(Daemon(tmp_path, *options, before=before, **environment))
         return started[-1]
 
     yield start
@@ -316,3 +322,35 @@ def test_an_interrupted_start_is_not_told_as_one_that_took_too_long(
 def test_bad_options_are_told_to_whoever_waits(start: Start) -> None:
     about = start("--head", SPARKRAY_NODE_TIMEOUT_S="soon").wait_ready()
     assert about["kind"] == "ValueError" and "NODE_TIMEOUT_S" in about["error"]
+
+
+@pytest.mark.parametrize(
+    ("before", "other"),
+    [
+        ("import platform; platform.python_version = '3.2.7'.strip", "Python 3.2.7"),
+        ("import sparkray; sparkray.__version__ = '9.9'", "sparkray 9.9"),
+    ],
+)
+def test_a_node_of_other_versions_is_refused_with_both(
+    start: Start, before: str, other: str
+) -> None:
+    head = start("--head")
+    address = f"--address={head.wait_ready()['head']}"
+    for waits in ([], ["--patient"]):
+        node = start(address, *waits, before=before)
+        about = node.wait_ready()
+        assert about["kind"] == "ProtocolError" and other in about["error"]
+        ours = f"Python {platform.python_version()} and sparkray {sparkray.__version__}"
+        assert ours in about["error"] and socket.gethostname() in about["error"]
+        assert node.process.wait(20) == 1
+    assert len(head.nodes()) == 1
+
+
+def test_a_node_of_another_patch_release_joins_with_one_warning(start: Start) -> None:
+    head = start("--head")
+    address = f"--address={head.wait_ready()['head']}"
+    patch = ".".join([*platform.python_version().split(".")[:2], "99"])
+    before = f"import platform; platform.python_version = '{patch}'.strip"
+    (warning,) = start(address, before=before).wait_ready()["warnings"]
+    assert patch in warning and platform.python_version() in warning
+    assert len(head.nodes()) == 2

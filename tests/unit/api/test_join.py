@@ -1,5 +1,7 @@
+import dataclasses
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -8,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import sparkray
 from sparkray.api import join
+from sparkray.launch.discovery import Node
 
 
 @pytest.fixture
@@ -119,3 +123,41 @@ def test_a_dead_address_is_named(temp_dir: Path) -> None:
 def test_an_address_must_be_one(temp_dir: Path) -> None:
     with pytest.raises(ValueError, match="host:port"):
         choose("somewhere")
+
+
+def test_a_node_that_waits_for_its_head_is_told_when_a_private_cluster_starts(
+    temp_dir: Path, pid: int
+) -> None:
+    announce(temp_dir, "aa-1", pid, 7001)
+    (temp_dir / "aa-1" / "agent.json").rename(temp_dir / "waiting-aa.json")
+    choice = choose()
+    assert isinstance(choice, join.Start) and "127.0.0.1:7001" in choice.why
+
+
+@pytest.fixture
+def node(temp_dir: Path, pid: int) -> Node:
+    ours = {"python": platform.python_version(), "version": sparkray.__version__}
+    announce(temp_dir, "aa-1", pid, 7001, **ours)
+    choice = choose()
+    assert isinstance(choice, join.Join)
+    return choice.node
+
+
+def test_a_node_of_the_same_versions_is_nothing_to_tell(node: Node) -> None:
+    assert join.version_warnings(node) == []
+
+
+def test_a_node_of_another_patch_release_is_one_warning(node: Node) -> None:
+    patch = ".".join([*platform.python_version().split(".")[:2], "99"])
+    (warning,) = join.version_warnings(dataclasses.replace(node, python=patch))
+    assert patch in warning and platform.python_version() in warning
+
+
+@pytest.mark.parametrize("other", [{"python": "3.2.1"}, {"version": "9.9"}])
+def test_a_node_of_other_versions_is_refused_with_both(
+    node: Node, other: dict[str, str]
+) -> None:
+    with pytest.raises(ConnectionError) as caught:
+        join.version_warnings(dataclasses.replace(node, **other))
+    for text in (*other.values(), platform.python_version(), sparkray.__version__):
+        assert text in str(caught.value)
