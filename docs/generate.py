@@ -38,6 +38,8 @@ TAIL = """
 | `SPARKRAY_TOKEN` | the cluster's token; without it one is made |
 | `SPARKRAY_TOKEN_FILE` | a file that holds the token |
 | `SPARKRAY_TLS_CA`, `_CERT`, `_KEY` | files for [TLS](security.md) |
+| `SPARKRAY_REQUIREMENT`, `_PYTHON`, `_PORT`, `_WORKER_PORTS`, `_NUM_CPUS` | for \
+[init scripts](init-scripts.md) only |
 """
 
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PREFIX = "SPARKRAY_"
-#: Variables that are no settings, read where they are needed; those of the last line
-#: are for processes of sparkray's own.
+#: Variables that are no settings, read where they are needed; those of the second line
+#: are for init scripts, those of the last for processes of sparkray's own.
 _OTHERS = (
     *("ADDRESS", "TOKEN", "TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY"),
+    *("REQUIREMENT", "PYTHON", "PORT", "WORKER_PORTS", "NUM_CPUS"),
     *("OMP_FOLLOWS_CPUS",),
 )
 

@@ -46,6 +46,11 @@ def _why_not() -> str:
     return ""
 
 
+#: Whether the hosts can have Spark as well.
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None and (
+    shutil.which("java") is not None or "JAVA_HOME" in os.environ
+)
+
 #: What all tests on hosts need.
 NEEDS_HOSTS = [
     pytest.mark.slow,
@@ -80,20 +85,37 @@ class Hosts:
     def run(self, host: str, command: Any, **options: Any) -> Any:
         return self.tool.run(host, command, **{"timeout": 120, **options})
 
-    def init_again(self, host: str, script: str = INIT_SCRIPT.name) -> Any:
-        """Run the init script once more; return how that went."""
-        (path,) = self.run(
-            host, f"ls /databricks/init_scripts/*_{script}"
-        ).stdout.split()
-        return self.run(host, ["bash", path], cwd="/")
+    def at_once(self, work: dict[str, tuple[str, dict[str, str]]]) -> list[str]:
+        """Run a command on each of several hosts, with more of an environment; return
+        what they wrote, each host's output and errors together."""
+        running = [
+            self.tool.popen(
+                host,
+                command,
+                env=env,
+                cwd="/root",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for host, (command, env) in work.items()
+        ]
+        texts = [process.communicate(timeout=240)[0] for process in running]
+        for process, text in zip(running, texts, strict=True):
+            assert process.returncode == 0, text
+        return texts
 
     def agents(self, host: str) -> list[dict[str, Any]]:
         """Return the discovery files on a host."""
         shown = self.run(host, "cat /tmp/sparkray-0/*/agent.json")
-        return [json.loads(line) for line in shown.stdout.replace("}{", "}\n{").split("\n") if line]
+        return [
+            json.loads(line)
+            for line in shown.stdout.replace("}{", "}\n{").split("\n")
+            if line
+        ]
 
-    def notebook(self, code: str, host: str = "driver") -> "Notebook":
-        return Notebook(self.tool, host, code)
+    def notebook(self, code: str, env: dict[str, str] | None = None) -> "Notebook":
+        return Notebook(self.tool, code, env)
 
 
 class Notebook:
@@ -102,7 +124,7 @@ class Notebook:
 
     HEADER = """
 import json, os, socket, sys, time
-import sparkray
+import sparkray, sparkray.util.scheduling_strategies
 
 def tell(**fields):
     print(json.dumps(fields), flush=True)
@@ -120,6 +142,15 @@ def await_nodes(count):
         time.sleep(0.05)
     return alive()
 
+def place_of(node_id):
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return sparkray.get(sparkray.remote(host).options(**on(node_id)).remote())
+        except sparkray.exceptions.UnschedulableError:  # this host knows it in a moment
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
 def on(node_id):
     place = sparkray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     return {"scheduling_strategy": place(node_id, soft=False)}
@@ -128,15 +159,16 @@ def host(*_):
     return socket.gethostname()
 """
 
-    def __init__(self, tool: Any, host: str, code: str) -> None:
+    def __init__(self, tool: Any, code: str, env: dict[str, str] | None) -> None:
         self.process = tool.popen(
-            host,
+            "driver",
             ["python", "-c", self.HEADER + code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd="/",
+            env=env,
         )
 
     def __enter__(self) -> "Notebook":
@@ -153,7 +185,9 @@ def host(*_):
             if line.startswith("{"):
                 told: dict[str, Any] = json.loads(line)
                 return told
-        raise AssertionError(f"the notebook ended: {self.process.stderr.read()[-4000:]}")
+        raise AssertionError(
+            f"the notebook ended: {self.process.stderr.read()[-4000:]}"
+        )
 
     def go_on(self) -> None:
         self.process.stdin.write("\n")
@@ -177,8 +211,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def hosts_up(wheel: Path, *scripts: Path, env: dict[str, str], **options: Any) -> Iterator[Hosts]:
-    """Bring up hosts on which the scripts run; by default sparkray's own, with a token."""
+def hosts_up(
+    wheel: Path, *scripts: Path, env: dict[str, str], **options: Any
+) -> Iterator[Hosts]:
+    """Bring up hosts on each of which the scripts run, in this order."""
     given = {"SPARKRAY_REQUIREMENT": str(wheel), "SPARKRAY_NUM_CPUS": "2", **env}
     with _load_tool().SparkHosts(
         init_script=list(scripts),
