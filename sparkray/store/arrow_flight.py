@@ -15,6 +15,15 @@ from sparkray.transport.tls import TLSFiles
 
 #: Bytes in one record batch.
 _CHUNK_BYTES: Final = 2 * 1024 * 1024
+#: A peer that is cut off is given up soon.  Servers of Flight suffer no more than four
+#: pings while they send nothing, and an object is on its way within a minute.
+_CLIENT_OPTIONS: Final = [
+    ("grpc.enable_http_proxy", 0),  # hosts of one cluster need no proxy
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # and so long a connect may take
+]
 
 
 class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc,unused-ignore]
@@ -128,13 +137,16 @@ def _receive(reader: Any, into: Callable[[int], memoryview]) -> int:
 
 def _connect(address: str, files: TLSFiles | None) -> Any:
     if files is None:
-        return flight.connect(_location(address, files))
+        return flight.connect(
+            _location(address, files), generic_options=_CLIENT_OPTIONS
+        )
     ca, cert, key = files.read()
     return flight.connect(
         _location(address, files),
         tls_root_certs=ca,
         cert_chain=cert,
         private_key=key,
+        generic_options=_CLIENT_OPTIONS,
     )
 
 
