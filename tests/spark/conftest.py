@@ -3,6 +3,9 @@
 A driver is a script that the test writes.  It runs with the environment that Spark's
 executors inherit, its session directories in one short folder of the test, and what it
 prints as lines of JSON comes back as results.
+
+Starting Spark takes longest.  What needs no driver of its own runs in the `console`,
+one driver with one Spark for all such tests.
 """
 
 import contextlib
@@ -56,6 +59,7 @@ def start(master="local-cluster[2,1,1024]", **conf):
         "spark.log.level": "ERROR",
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
+        "spark.task.maxFailures": "1",
         **{name.replace("_", "."): value for name, value in conf.items()},
     }
     builder = SparkSession.builder
@@ -80,6 +84,20 @@ def nested(x, pause_s=0.0):
 """
 
 
+#: What a console does: it runs what it reads, one piece after the other.
+CONSOLE = """
+import traceback
+for line in sys.stdin:
+    try:
+        exec(compile(json.loads(line), "<console>", "exec"), globals())
+    except Exception:
+        tell(failed=traceback.format_exc())
+    tell(done=True)
+"""
+#: Spark's processes live for seconds: they shall not spend them on compiling well.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+
+
 class Driver:
     """A driver process."""
 
@@ -90,6 +108,7 @@ class Driver:
         self._errors = (folder / "stderr").open("w")
         self.process = subprocess.Popen(
             [sys.executable, str(source)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, **environment},
@@ -128,12 +147,39 @@ class Driver:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        assert self.process.stdout is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.stdout.close()
         self._errors.close()
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
+
+
+class Console(Driver):
+    """A driver that runs one piece of code after the other, all in one namespace.
+
+    ``start()`` in it returns the one Spark session, of ``local-cluster[2,1,1024]``.
+    """
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        super().__init__(folder, CONSOLE, environment)
+
+    def send(self, code: str) -> None:
+        """Begin to run a piece of code."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(textwrap.dedent(code)) + "\n")
+        self.process.stdin.flush()
+
+    def run(self, code: str) -> dict[str, Any]:
+        """Run a piece of code; return all that it tells, by name."""
+        self.send(code)
+        told: dict[str, Any] = {}
+        while not (line := self.next_result()).get("done"):
+            assert "failed" not in line, line["failed"] + self.errors()
+            told.update(line)
+        return told
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -182,31 +228,61 @@ def wait_until_gone(folder: Path, timeout_s: float) -> None:
         time.sleep(0.1)
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
+@contextlib.contextmanager
+def new_folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="srs-", dir="/tmp"))
     (path / "s").mkdir()
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
 
-@pytest.fixture
-def run_driver(folder: Path) -> Iterator[Callable[[str], Driver]]:
-    drivers: list[Driver] = []
-    environment = {
+def environment_of(folder: Path) -> dict[str, str]:
+    """Return what drivers and all that they start have in their environment."""
+    return {
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(REPO),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(REPO), os.environ.get("PYTHONPATH")])
+        ),
         "SPARKRAY_TEMP_DIR": str(folder / "s"),
         "TEST_FOLDER": str(folder),
         "SPARKRAY_SPARK_START_TIMEOUT_S": "240",  # a busy machine
         "SPARK_LOCAL_DIRS": str(folder / "spark"),
         "SPARK_WORKER_DIR": str(folder / "work"),
+        "IPYTHONDIR": str(folder / "ipython"),
+        "JAVA_TOOL_OPTIONS": JAVA_OPTIONS,
     }
 
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with new_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def run_driver(folder: Path) -> Iterator[Callable[[str], Driver]]:
+    drivers: list[Driver] = []
+
     def run(script: str) -> Driver:
-        drivers.append(Driver(folder, script, environment))
+        drivers.append(Driver(folder, script, environment_of(folder)))
         return drivers[-1]
 
     yield run
     for driver in drivers:
         driver.close()
+
+
+@pytest.fixture(scope="session")
+def one_console() -> Iterator[Console]:
+    with new_folder() as folder:
+        made = Console(folder, environment_of(folder))
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def console(one_console: Console) -> Iterator[Console]:
+    """The console, with no sparkray in it before and after the test."""
+    yield one_console
+    one_console.run("sparkray.shutdown()")
+    wait_until_gone(one_console.folder, 10)

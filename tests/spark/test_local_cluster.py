@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from .conftest import NEEDS_SPARK, Driver, leftovers, wait_until_gone
+from .conftest import NEEDS_SPARK, Console, Driver, leftovers, wait_until_gone
 
 pytestmark = NEEDS_SPARK
 Run = Callable[[str], Driver]
 
 
-def test_udfs_run_nested_tasks_all_over_the_cluster(run_driver: Run) -> None:
-    """One driver, for starting Spark is the longest part: start, use, stop, start."""
-    told = run_driver(
+def test_udfs_run_nested_tasks_all_over_the_cluster(console: Console) -> None:
+    """Start, use, stop, start."""
+    results = console.run(
         """
         spark = start()
         context = sparkray.init(spark)
@@ -64,10 +64,8 @@ def test_udfs_run_nested_tasks_all_over_the_cluster(run_driver: Run) -> None:
             tell(again=sparkray.get(square.remote(4))[0], s=time.monotonic() - began)
             found = frame.applyInPandas(lonely, "id long, said string").toPandas()
             tell(said_again=found["said"][0])
-        spark.stop()
         """
-    ).results()
-    results = {name: value for line in told for name, value in line.items()}
+    )
     assert results["first"] == 9 and results["nodes"] == 2
     assert results["same"]
     assert results["action"] == 2
@@ -84,10 +82,8 @@ def test_udfs_run_nested_tasks_all_over_the_cluster(run_driver: Run) -> None:
     print(f"init to first task on a running Spark: {results['s']:.2f} s")
 
 
-def test_more_nodes_than_executors_or_a_stopped_session_raise_an_error_at_once(
-    run_driver: Run, folder: Path
-) -> None:
-    told, *stopped = run_driver(
+def test_more_nodes_than_executors_raise_an_error_at_once(console: Console) -> None:
+    told = console.run(
         """
         from sparkray.spark import start_cluster
         spark = start()
@@ -96,26 +92,16 @@ def test_more_nodes_than_executors_or_a_stopped_session_raise_an_error_at_once(
             start_cluster(spark, num_nodes=5)
         except sparkray.exceptions.SparkrayError as error:
             tell(said=str(error), s=time.monotonic() - began)
-        spark.stop()
-        for stopped in (sparkray.init, start_cluster):
-            try:
-                stopped(spark)
-            except ValueError as error:
-                tell(stopped=str(error))
         """
-    ).results()
+    )
     assert "5 nodes" in told["said"] and "2 executors" in told["said"]
     assert told["s"] < 30
-    assert [line["stopped"][:29] for line in stopped] == [
-        "this SparkSession is stopped:"
-    ] * 2
-    wait_until_gone(folder, 10)
 
 
 def test_taking_every_slot_is_warned_of_and_given_back_at_shutdown(
-    run_driver: Run, folder: Path
+    console: Console,
 ) -> None:
-    driver = run_driver(
+    results = console.run(
         """
         from sparkray.spark import start_cluster
         spark = start()
@@ -123,16 +109,15 @@ def test_taking_every_slot_is_warned_of_and_given_back_at_shutdown(
         tell(held=jobs(spark), nodes=len(executors()))
         sparkray.shutdown()
         tell(left=jobs(spark), action=action(spark, 2))
-        spark.stop()
         """
     )
-    results = {name: value for line in driver.results() for name, value in line.items()}
     assert results == {"held": 2, "nodes": 2, "left": 0, "action": 2}
-    assert "takes the only slot" in driver.errors()
-    wait_until_gone(folder, 10)
+    assert "takes the only slot" in console.errors()
 
 
-def test_nodes_that_hold_a_slot_leave_one_for_spark(run_driver: Run) -> None:
+def test_nodes_that_hold_a_slot_leave_one_for_spark_and_a_stopped_session_is_an_error(
+    run_driver: Run, folder: Path
+) -> None:
     told = run_driver(
         """
         spark = start("local-cluster[2,2,1024]")
@@ -147,10 +132,19 @@ def test_nodes_that_hold_a_slot_leave_one_for_spark(run_driver: Run) -> None:
         tell(action=action(spark, 4))
         sparkray.shutdown()
         spark.stop()
+        from sparkray.spark import start_cluster
+        for number, stopped in enumerate((sparkray.init, start_cluster)):
+            try:
+                stopped(spark)
+            except ValueError as error:
+                tell(**{f"stopped{number}": str(error)[:29]})
         """
     ).results()
     results = {name: value for line in told for name, value in line.items()}
+    stopped = "this SparkSession is stopped:"
+    assert (results.pop("stopped0"), results.pop("stopped1")) == (stopped, stopped)
     assert results == {"fits": True, "held": 2, "cpus": 4.0, "action": 4}
+    wait_until_gone(folder, 10)
 
 
 def test_nothing_is_left_when_the_driver_is_killed(
@@ -175,10 +169,8 @@ def test_nothing_is_left_when_the_driver_is_killed(
     wait_until_gone(folder, 30)
 
 
-def test_an_executor_that_spark_starts_anew_gets_a_node(
-    run_driver: Run, folder: Path
-) -> None:
-    told = run_driver(
+def test_an_executor_that_spark_starts_anew_gets_a_node(console: Console) -> None:
+    results = console.run(
         """
         import psutil
         spark = start()
@@ -193,7 +185,7 @@ def test_an_executor_that_spark_starts_anew_gets_a_node(
         try:
             spark.range(1, numPartitions=1).mapInArrow(victim, "id long").collect()
         except Exception:
-            pass  # the executors die until Spark gives the stage up
+            pass  # with its executor
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             now = {node["NodeID"] for node in executors()}
@@ -203,11 +195,7 @@ def test_an_executor_that_spark_starts_anew_gets_a_node(
         tell(new=len(now - before), now=len(now))
         square = sparkray.remote(nested)
         tell(square=sparkray.get(square.remote(5))[0])
-        sparkray.shutdown()
-        spark.stop()
         """
-    ).results()
-    results = {name: value for line in told for name, value in line.items()}
+    )
     assert results["new"] >= 1 and results["now"] == 2
     assert results["square"] == 25
-    wait_until_gone(folder, 10)
