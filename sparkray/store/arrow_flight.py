@@ -22,7 +22,7 @@ _CLIENT_OPTIONS: Final = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # and so long a connect may take
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # and so long a connect may take
 ]
 
 

@@ -1,9 +1,13 @@
 """The notebooks run from top to bottom as they are."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sparkray.launch import discovery
 
 from .conftest import NEEDS_SPARK, REPO, environment_of, wait_until_gone
 
@@ -39,6 +43,34 @@ def test_nested_tasks_in_a_pandas_udf_runs_as_it_is(
     outputs = run_notebook("01_nested_tasks_in_a_pandas_udf.ipynb", folder, monkeypatch)
     assert "60 fits in" in printed(outputs)
     wait_until_gone(folder, 30)
+
+
+def test_from_an_init_script_cluster_runs_as_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in environment_of(folder).items():
+        monkeypatch.setenv(variable, value)
+    head = ("start", "--head", "--port=0", "--num-cpus=2")
+    try:
+        sparkray_(*head)
+        (node,) = discovery.nodes_on_this_host()
+        sparkray_("start", f"--address={node.head}", "--num-cpus=2")
+        outputs = run_notebook(
+            "02_from_an_init_script_cluster.ipynb", folder, monkeypatch
+        )
+        assert len(discovery.nodes_on_this_host()) == 2  # they outlive it
+    finally:
+        sparkray_("stop", "--force")
+    text = printed(outputs)
+    assert "2 nodes, 4 CPUs" in text
+    assert "the median is between 19." in text
+    assert "shops done: [0, 1, 2, 3, 4, 5]" in text
+    assert "it has a namespace of its own" in text
+    wait_until_gone(folder, 30)
+
+
+def sparkray_(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "sparkray", *arguments], check=True)
 
 
 def test_option_prices_by_a_tree_of_tasks_are_those_of_the_formula(
