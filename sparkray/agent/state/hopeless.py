@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sparkray import labels
 from sparkray.agent.state.bundles import Bundles
 from sparkray.agent.state.events import Fail, Tell
@@ -15,6 +17,9 @@ from sparkray.resources import (
     infeasible_text,
     remember,
 )
+
+#: How much later than to the head a node may be known to other nodes.
+NEWS_S: Final = 2.0
 
 
 class Judge:
@@ -63,9 +68,11 @@ class Judge:
             strategy.kind == "NODE"
             and not strategy.soft
             and not request.foreign
-            and strategy.node_id != self._cluster.own.node_id
-            and strategy.node_id not in self._cluster.peers
+            and self._cluster.get(strategy.node_id) is None
         ):
+            since = request.infeasible_since = request.infeasible_since or now
+            if strategy.node_id not in self._cluster.lost and now - since < NEWS_S:
+                return None  # news of it may be on their way
             return self._unschedulable(
                 request,
                 f"it is bound to node {strategy.node_id.hex()}, dead or unknown",

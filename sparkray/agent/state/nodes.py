@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sparkray.labels import Selector, hint, matches
-from sparkray.resources import UNIT, Vector, describe, fits, take
+from sparkray.resources import UNIT, Vector, describe, fits, remember, take
 
 
 @dataclass(slots=True)
@@ -28,6 +28,7 @@ class ClusterMap:
     def __init__(self, own: Node) -> None:
         self.own = own
         self.peers: dict[bytes, Node] = {}
+        self.lost: dict[bytes, None] = {}  #: which died last; they do not come back
         self._turn = 0
 
     def update(self, peers: list[Node]) -> None:
@@ -35,6 +36,7 @@ class ClusterMap:
 
     def forget(self, node_id: bytes) -> None:
         self.peers.pop(node_id, None)
+        remember(self.lost, node_id)
 
     def get(self, node_id: bytes) -> Node | None:
         return self.own if node_id == self.own.node_id else self.peers.get(node_id)

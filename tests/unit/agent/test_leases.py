@@ -11,6 +11,7 @@ import pytest
 from sparkray.agent.state import events as e
 from sparkray.agent.state import workers as w
 from sparkray.agent.state.fairness import STARVING_AFTER_S
+from sparkray.agent.state.hopeless import NEWS_S
 from sparkray.agent.state.rotation import LEFT_WITHIN_S
 from sparkray.agent.state.workers import PoolKey, WorkerState
 from sparkray.protocol.messages import Strategy
@@ -391,11 +392,30 @@ def test_node_affinity_goes_to_the_node_even_when_it_is_full() -> None:
     assert 2 in desk.granted
 
 
-def test_hard_affinity_to_an_unknown_node_fails_at_once() -> None:
+def test_hard_affinity_to_an_unknown_node_fails_when_no_news_of_it_come() -> None:
     desk = Desk()
     desk.request(1, strategy=Strategy("NODE", b"gone"))
+    assert 1 not in desk.failed
+    desk.tick(NEWS_S)
     assert desk.failed[1].kind == "UnschedulableError"
     assert b"gone".hex() in desk.failed[1].args[2]
+
+
+def test_hard_affinity_to_a_node_that_is_told_of_in_a_moment_goes_there() -> None:
+    desk = Desk()
+    desk.request(1, strategy=Strategy("NODE", b"p1"))
+    desk.see(peer(b"p1", 4, 4))
+    assert desk.spills == [e.Spill(1, b"p1", 1, True)]
+    desk.tick(NEWS_S)
+    assert 1 not in desk.failed
+
+
+def test_hard_affinity_to_a_node_that_died_fails_at_once() -> None:
+    desk = Desk()
+    desk.see(peer(b"p1", 4, 0))
+    desk.feed(e.NodeLost(b"p1"))
+    desk.request(1, strategy=Strategy("NODE", b"p1"))
+    assert 1 in desk.failed
 
 
 def test_hard_affinity_to_a_node_that_dies_meanwhile_fails() -> None:
