@@ -263,8 +263,8 @@ def test_a_lock_in_an_argument_is_named_with_the_task_and_the_way_to_it() -> Non
     def train(*args: Any, **options: Any) -> None: ...
 
     for call, name in (
-        (lambda: train.remote(1, [Outer()]), "item 1"),
-        (lambda: train.remote(state=Outer()), "'state'"),
+        (lambda: train.remote(1, [Outer()]), "argument 'args[1]'"),
+        (lambda: train.remote(state=Outer()), "argument 'state'"),
         (lambda: sparkray.put([Outer()]), "item 0"),
     ):
         with pytest.raises(TypeError) as caught:
