@@ -24,7 +24,7 @@ def test_tasks_run_in_the_layered_environment_of_sparks_workers_not_the_drivers(
     told = run_driver(
         f"""
         os.environ["PYSPARK_PYTHON"] = {str(layer / "bin" / "python")!r}
-        spark = start("local-cluster[1,2,1024]")
+        spark = start("local[2]")
         sparkray.init(spark)
 
         def look():
