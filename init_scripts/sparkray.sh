@@ -54,6 +54,12 @@ check_token() {
     export SPARKRAY_TOKEN_FILE
 }
 
+# Prints nothing where sparkray is not installed.
+installed_version() {
+    (cd / && "$python" -c 'import importlib.metadata as m; print(m.version("sparkray"))' 2> /dev/null) ||
+        true
+}
+
 install() {
     local requirement=${SPARKRAY_REQUIREMENT:-sparkray}
     local options=(--quiet --disable-pip-version-check --no-input)
@@ -61,6 +67,7 @@ install() {
         [[ -e $requirement ]] || fail "SPARKRAY_REQUIREMENT: there is no $requirement"
         requirement=$(realpath -- "$requirement")
         options+=("--find-links=$(dirname -- "$requirement")")
+        [[ ${requirement##*/} != "sparkray-$(installed_version)-"*.whl ]] || return 0
     fi
     # Neither the token nor the settings are of interest to what pip may run.
     (cd / && env -u SPARKRAY_TOKEN PIP_ROOT_USER_ACTION=ignore \
