@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sparkray.agent.options import AgentOptions
 from sparkray.config import Settings
 from sparkray.exceptions import ObjectLostError, ProtocolError
+from sparkray.ids import TASK_ID_BYTES
 from sparkray.protocol import control
 from sparkray.protocol import messages as m
 from sparkray.store import sizing
@@ -36,6 +37,7 @@ class ObjectDesk:
         call_peer: calls another agent: node id, method, request, deadline in seconds.
         flight_of: returns ``host:port`` of a node's Flight server, "" if it has none
             yet, None if there is no such node.
+        peers: returns the ids of the other nodes.
         spawn: runs a coroutine beside everything else.
         changed: called when more or less of the store is used.
         sealed: called when an object is complete.
@@ -49,6 +51,7 @@ class ObjectDesk:
         *,
         call_peer: Callable[..., Coroutine[Any, Any, Any]],
         flight_of: Callable[[bytes], str | None],
+        peers: Callable[[], list[bytes]],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         changed: Callable[[], None],
         sealed: Callable[[], None],
@@ -56,6 +59,7 @@ class ObjectDesk:
         self._options, self._settings = options, settings
         self._token = token.hex().encode()  # Flight shows it as text
         self._call_peer, self._flight_of = call_peer, flight_of
+        self._peers = peers
         self._spawn, self._changed, self._sealed = spawn, changed, sealed
         self.limit_bytes = settings.object_store_memory or sizing.default_limit()
         self.warning = ""  #: what the user should know of where objects are kept
@@ -92,7 +96,7 @@ class ObjectDesk:
             for a call, what makes its answer.
 
         Raises:
-            ProtocolError: not a message for the store.
+            ProtocolError: not a message for the store, or not about its own inbox.
         """
         if isinstance(message, m.CreateObject):
             return self._create(client, message)
@@ -111,6 +115,8 @@ class ObjectDesk:
                 if node_id != self._options.node_id:
                     request = control.FreePeerObjects(message.object_ids)
                     self._spawn(self._free_at(node_id, request))
+        elif isinstance(message, m.CloseInbox):
+            self._close_inbox_everywhere(client, message)
         else:
             raise ProtocolError(f"the store takes no {type(message).__name__}")
         self._changed()
@@ -125,6 +131,20 @@ class ObjectDesk:
         for owner in owners:
             self.store.free_owner(owner)
         self._changed()
+
+    def close_inbox(self, prefix: bytes, keep: list[bytes]) -> None:
+        self.store.close_inbox(prefix, keep)
+        self._changed()
+
+    def _close_inbox_everywhere(self, client: bytes, message: m.CloseInbox) -> None:
+        if len(message.prefix) != TASK_ID_BYTES or message.prefix[:-8] != client:
+            raise ProtocolError("an inbox is closed by its owner only")
+        self.store.close_inbox(message.prefix, message.keep)
+        for node_id in self._peers():
+            request = control.FreePeerObjects(
+                [], inbox=message.prefix, keep=message.keep
+            )
+            self._spawn(self._free_at(node_id, request))
 
     def client_gone(self, client: bytes, peers: list[bytes]) -> None:
         """A runtime is dead: drop its pins, what it was writing, what it owned.

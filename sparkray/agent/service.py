@@ -80,6 +80,7 @@ class AgentService:
             token,
             call_peer=lambda *call: self.uplink.call_peer(*call),
             flight_of=self._flight_of,
+            peers=lambda: list(self._view),
             spawn=self.spawn,
             changed=lambda: self.uplink.changed(),
             sealed=self._sealed,

@@ -59,6 +59,8 @@ class AgentServicer:
     async def free_objects(self, request: c.FreePeerObjects) -> c.Ok:
         self._agent.objects.free(request.object_ids)
         self._agent.objects.free_owners(request.owners)
+        if request.inbox:
+            self._agent.objects.close_inbox(request.inbox, request.keep)
         return c.Ok()
 
     async def find_module(self, request: FindPeerModule) -> PeerModule:

@@ -295,6 +295,19 @@ class FreeObjects(msgspec.Struct, array_like=True, tag=21):
     nodes: list[bytes]
 
 
+class CloseInbox(msgspec.Struct, array_like=True, tag=38):
+    """Owner -> its agent: free what was made in this inbox of mine, all but ``keep``.
+
+    Repeatable.  Agents pass it on to all nodes; what is still written there under the
+    prefix is dropped when it is complete, now and later.
+    Answer: none.
+    Errors: none.
+    """
+
+    prefix: bytes  #: the task id that the ids of these objects begin with
+    keep: list[bytes]
+
+
 class HeadCall(msgspec.Struct, array_like=True, tag=22):
     """Runtime -> its agent: pass this call on to the head (see `protocol.control`).
 
@@ -489,6 +502,7 @@ AgentMessage = (
     | ObjectPinned
     | UnpinObjects
     | FreeObjects
+    | CloseInbox
     | HeadCall
     | HeadReply
     | LogLines

@@ -430,12 +430,15 @@ class FreePeerObjects(msgspec.Struct):
     """Agent -> another agent: free your copies of these.
 
     Repeatable.  ``owners`` are runtimes that died: all that they owned is freed.
+    ``inbox`` is closed, see `CloseInbox`: what it got is freed, all but ``keep``.
     Answer: `Ok`.
     Errors: none.
     """
 
     object_ids: list[bytes]
     owners: list[bytes] = []
+    inbox: bytes = b""
+    keep: list[bytes] = []
 
 
 class UpItem(msgspec.Struct):

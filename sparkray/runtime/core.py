@@ -60,6 +60,7 @@ from sparkray.runtime.cancel import Canceller
 from sparkray.runtime.connection import ConnectOptions
 from sparkray.runtime.fetch import Fetcher
 from sparkray.runtime.functions import TaskTemplate
+from sparkray.runtime.inboxes import Inboxes
 from sparkray.runtime.items import Items
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.peers import Peers, remove_socket
@@ -99,6 +100,7 @@ class Runtime:
         self.submitter = Submitter(shared, self.ownership, self.fetcher)
         self.fetcher.submitter = self.submitter
         self.items = Items(shared, self.submitter, self.fetcher.wait_for)
+        self.inboxes = Inboxes(shared, self.fetcher)
         self.actors = Actors(shared, self.ownership, self.submitter)
         self.actor_maker = ActorMaker(
             shared, self.ownership, self.submitter, self.fetcher, self.actors

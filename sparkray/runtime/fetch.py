@@ -204,7 +204,7 @@ class Fetcher:
             if known is not None:
                 return known  # another thread was faster; ours unmaps itself
             entry.mapping = weakref.ref(view.obj)
-            here = self._here()
+            here = self.here()
             if all(s.node_id != here.node_id for s in entry.sources or ()):
                 self._ownership.copy_made(entry, here)
         return view
@@ -251,14 +251,14 @@ class Fetcher:
         _, object_id = shared.new_object_id()
         inline = serialized.size_bytes <= shared.settings.inline_max_bytes
         if not inline:
-            self._write(object_id, serialized, shared.address.worker_id)
+            self.write(object_id, serialized, shared.address.worker_id)
         value = serialized.to_bytes() if inline else b""
         with shared.lock:
             entry = shared.own_entry(object_id, INLINE if inline else STORED, value)
             entry.local, entry.pins = local, pins
             entry.size = serialized.size_bytes
             if not inline:
-                entry.sources = [self._here()]
+                entry.sources = [self.here()]
             if met:
                 contained = [self._ownership.entry_of(ref) for ref in set(met)]
                 for inner in contained:
@@ -277,7 +277,7 @@ class Fetcher:
         """Make the message part of one return value of a task that ``owner`` called."""
         inline = serialized.size_bytes <= self._shared.settings.inline_max_bytes
         if not inline:
-            self._write(object_id, serialized, owner.worker_id)
+            self.write(object_id, serialized, owner.worker_id)
         contains: list[Any] = []
         if met:
             with self._shared.lock:
@@ -287,14 +287,14 @@ class Fetcher:
             index,
             serialized.to_bytes() if inline else None,
             serialized.size_bytes,
-            [] if inline else [self._here()],
+            [] if inline else [self.here()],
             contains,
         )
 
-    def _here(self) -> ObjectSource:
+    def here(self) -> ObjectSource:
         return ObjectSource(self._shared.address.node_id, self._shared.attached.flight)
 
-    def _write(self, object_id: bytes, serialized: Serialized, owner: bytes) -> None:
+    def write(self, object_id: bytes, serialized: Serialized, owner: bytes) -> None:
         """Put bytes into the node's store; waits while it is full."""
         shared = self._shared
         shared.drain()  # what was dropped just now makes room

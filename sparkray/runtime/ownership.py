@@ -107,6 +107,10 @@ class Ownership:
         except KeyError:
             return [self.entry_of(ref) for ref in refs]  # says which
 
+    def nodes_of(self, ref: ObjectRef) -> list[bytes]:
+        """Return the nodes that have the object in their store, as far as known."""
+        return [source.node_id for source in self.entry_of(ref).sources or ()]
+
     def adopt(self, object_id: bytes, owner: Address) -> None:
         """Count a ref that was just unpickled here."""
         entry = self._table.entries.get(object_id)

@@ -146,13 +146,13 @@ class ObjectRef(Generic[T]):
             runtime.share_out_of_band(self)
             load = hooks.load_out_of_band or load_ref
         owner = self._owner or runtime.address
-        return load, (self._id, *_fields(owner))
+        return load, (self._id, *fields_of(owner))
 
     def __del__(self, hooks: _Hooks = hooks) -> None:
         hooks.dropped(self._id)
 
 
-def _fields(address: Address) -> tuple[Any, ...]:
+def fields_of(address: Address) -> tuple[Any, ...]:
     return (
         address.worker_id,
         address.node_id,

@@ -218,6 +218,11 @@ class NodeStore:
     def free_owner(self, owner: bytes) -> None:
         """Free all objects of one owner, e.g. when it is gone."""
         self.free(self._table.objects_of(owner))
+        self._table.forget_inboxes(owner)
+
+    def close_inbox(self, prefix: bytes, keep: Iterable[bytes]) -> None:
+        """Free what was made under a prefix, all but ``keep``; take no more of it."""
+        self._do(self._table.close_inbox(prefix, set(keep)))
 
     def forget_client(self, client: Hashable) -> None:
         """A process is gone: drop its pins, abort what it was writing."""

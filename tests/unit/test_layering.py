@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.daemon": WIRE | {"agent", "head", "launch"},
     "util": LIBRARY,
     "util.state": LIBRARY | BASE | {"protocol", "runtime"},
+    "util.exchange": LIBRARY | {"protocol", "runtime"},
     "util.serialization": LIBRARY | {"store"},
     "compat": LIBRARY | {"actor", "multiprocessing"},
     "multiprocessing": LIBRARY,

@@ -21,9 +21,10 @@ live and warm together, never exceed the limit; there is no exception.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 
 from sparkray.exceptions import ObjectStoreFullError
+from sparkray.ids import TASK_ID_BYTES
 from sparkray.store.state.actions import (
     Action,
     DeleteFile,
@@ -64,6 +65,7 @@ class Accounting:
         self._expected: set[bytes] = set()
         self._ticket = 0
         self._spills = Spills()
+        self._closed: set[bytes] = set()  #: prefixes of ids that nobody takes any more
 
     # --- looking ---
 
@@ -153,6 +155,7 @@ class Accounting:
             return known.ticket, again
         actions = [] if known is None else self._abort(known)
         room = Room(self._next_ticket(), object_id, size_bytes, client, primary)
+        room.freed = primary and object_id[:TASK_ID_BYTES] in self._closed
         self._rooms.ask(room)
         return room.ticket, actions + self._serve()
 
@@ -263,6 +266,20 @@ class Accounting:
                 actions += self._drop(stored)
             actions += self._answer_pins(object_id)
         return actions + self._serve()
+
+    def close_inbox(self, prefix: bytes, keep: Collection[bytes]) -> list[Action]:
+        """Free what was made under a prefix of ids, all but ``keep``.
+
+        What is still written under it, or will be, is freed once it is sealed; copies
+        of what other nodes keep are not.
+        """
+        self._closed.add(prefix)
+        known = [*self._objects, *self._rooms.created_ids()]
+        return self.free(id for id in known if id.startswith(prefix) and id not in keep)
+
+    def forget_inboxes(self, owner: bytes) -> None:
+        """The owner is gone, and with it who could write in its name."""
+        self._closed = {prefix for prefix in self._closed if prefix[:-8] != owner}
 
     def forget_client(self, client: Hashable) -> list[Action]:
         """A process is gone: its pins, its creates and what it waits for."""

@@ -1,0 +1,1 @@
+"""Decisions of the Spark side.  Pure: no clock, no sockets, no pyspark."""
