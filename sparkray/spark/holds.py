@@ -113,7 +113,7 @@ def _weak_plan(frame: Any) -> Any:
     if ".connect." in type(frame).__module__:
         return None
     try:
-        function = frame._jdf.queryExecution().analyzed().func().func()
+        function = frame._jdf.queryExecution().analyzed().expressions().apply(0).func()
         return frame.sparkSession._jvm.java.lang.ref.WeakReference(function)
     except Exception as error:  # a guarded gateway, or a plan of another shape
         _log.debug("cannot watch a plan: %s", error)

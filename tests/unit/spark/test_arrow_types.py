@@ -8,8 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
 
 from sparkray.spark import arrow_types
+from tests.spark.arrow_tables import tables
 
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 123456)
 LETTERS = pa.dictionary(pa.int8(), pa.string())
@@ -151,3 +153,17 @@ def test_large_types_reach_into_nested_ones() -> None:
     schema = pa.schema([("x", pa.struct([("s", pa.list_(pa.string()))]))])
     larger = arrow_types.with_large_types(schema)
     assert "large_string" in str(larger) and larger.names == ["x"]
+
+
+@settings(max_examples=10)
+@given(tables())
+def test_values_of_all_types_are_kept_whatever_is_inside_them(table: pa.Table) -> None:
+    schema = arrow_types.readable_schema(table.schema)
+    assert arrow_types.readable_schema(schema) == schema
+    back = arrow_types.conformed(table, schema, explicit=False)
+    assert back.schema == schema
+    for name in table.column_names:
+        for one, other in zip(
+            table[name].to_pylist(), back[name].to_pylist(), strict=True
+        ):
+            assert one == other
