@@ -49,18 +49,14 @@ class Model:
 
 
 def test_a_function_sees_batches_and_the_order_is_kept(local: Any) -> None:
-    seen: list[int] = []
-
     def double(batch: pa.Table) -> dict[str, Any]:
         assert isinstance(batch, pa.Table) and batch.num_rows <= 1000
         return {"y": batch["x"].to_numpy() * 2, "pair": np.zeros((batch.num_rows, 2))}
 
     blocks = [block_of(200_000), block_of(0), block_of(1_500, 200_000)]
     options = BatchOptions(double, batch_size=1000, batch_format="pyarrow")
-    run = _Run(blocks, options)
-    results = run.results()
+    results = _Run(blocks, options).results()
     assert len(results[0]) > 1 and not results[1] and len(results[2]) >= 1
-    del blocks, seen
     tables = [sparkray.get(one.ref) for block in results for one in block]
     assert [x for t in tables for x in t["y"].to_pylist()] == [
         2 * x for x in range(201_500)

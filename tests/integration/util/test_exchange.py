@@ -53,9 +53,8 @@ def test_what_others_made_outlives_them_and_goes_with_the_ref(two_nodes: Any) ->
     del refs
     rows = {row.object_id: row for row in state.list_objects()}
     assert rows[pinned.hex()].owner_pid == os.getpid()
-    total = make.options(num_cpus=1)  # a copy on another node, made by a borrower
     assert sparkray.get(sparkray.remote(len).remote(pinned)) == 100_000
-    del pinned, total
+    del pinned
     until(nothing_is_stored)
 
 
