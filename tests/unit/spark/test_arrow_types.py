@@ -89,6 +89,24 @@ def test_a_type_that_nothing_stands_for_is_named_with_its_column() -> None:
             arrow_types.readable_schema(pa.schema([("odd", kind)]))
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.struct([("f", LETTERS)])), [None, None]),
+        (pa.large_list(pa.map_(pa.int32(), pa.null())), [[(1, None)], [(2, None)] * 2]),
+        (pa.list_(pa.list_(pa.struct([("f", LETTERS)]), 2)), [[None, {"f": None}]]),
+    ],
+    ids=str,
+)
+def test_nested_types_that_arrow_does_not_cast_are_brought_over_all_the_same(
+    kind: pa.DataType, value: Any
+) -> None:
+    table = pa.table({"x": pa.array([None, value], kind)})
+    schema = arrow_types.readable_schema(table.schema)
+    back = arrow_types.conformed(table, schema, explicit=False)
+    assert back["x"].to_pylist() == table["x"].to_pylist()
+
+
 def test_only_times_may_lose_something() -> None:
     column = pa.chunked_array([pa.array([1_001], pa.timestamp("ns"))])
     assert arrow_types.cast(column, pa.timestamp("us"))[0].value == 1
