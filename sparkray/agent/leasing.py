@@ -121,6 +121,7 @@ class LeaseDesk:
             on_make_room=fleet.retire,
             devices=Devices.of_node(total.get(GPU, 0), options.gpu_ids),
         )
+        self.closed = False  #: other nodes get nothing any more: this one may leave
         self._numbers = itertools.count(1)
         self._callers: dict[int, _Caller] = {}
         self._by_call: dict[tuple[bytes, int], int] = {}
@@ -222,6 +223,8 @@ class LeaseDesk:
 
     async def _lend(self, request: control.LeaseFromPeer) -> list[Lease]:
         environment_of(request.spec.runtime_env, {}, "")
+        if self.closed:
+            return []
         number = next(self._numbers)
         waiting = asyncio.get_running_loop().create_future()
         self._peers_waiting[number] = waiting
@@ -335,6 +338,8 @@ class LeaseDesk:
 
     async def reserve(self, request: placement.ReserveBundles) -> bool:
         """Set bundles aside, all or none; False if they do not fit in time."""
+        if self.closed:
+            return False
         bundles = self.table.bundles
         done = bundles.reserve(request.group_id, request.attempt, request.bundles)
         if not done and request.wait_s:

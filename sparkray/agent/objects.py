@@ -89,6 +89,11 @@ class ObjectDesk:
     def used_bytes(self) -> int:
         return self.store.usage().used_bytes
 
+    @property
+    def has_originals(self) -> bool:
+        """Whether objects are here that other nodes can have copies of only."""
+        return self.store.has_originals
+
     def receive(self, client: bytes, message: Any) -> Coroutine[Any, Any, Any] | None:
         """Take one message of a runtime.
 

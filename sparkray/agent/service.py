@@ -25,6 +25,7 @@ from sparkray.agent import host
 from sparkray.agent.actors import ActorDesk
 from sparkray.agent.calls import RuntimeCalls
 from sparkray.agent.channels import AgentChannel, ChannelServer
+from sparkray.agent.draining import DrainDesk
 from sparkray.agent.environments import EnvironmentDesk
 from sparkray.agent.fleet import Fleet, FleetEvents
 from sparkray.agent.jobs import JobDesk
@@ -167,6 +168,9 @@ class AgentService:
             flush_logs=self.logs.flush,
             spawn=self.spawn,
         )
+        self.draining = DrainDesk(
+            self.members, self.leases, self.objects, self.list_objects, self._finish
+        )
         self._server = ChannelServer(
             os.path.join(options.session_dir, "agent.sock"), token, self
         )
@@ -244,7 +248,7 @@ class AgentService:
     def _cast_out(self, reason: str) -> None:
         """The head does not know this node, any more or at all; it lives and may join
         again, as another."""
-        self.cast_out = not self._finished.done()
+        self.cast_out = not self._finished.done() and not self.draining.leaving
         self._finish(reason)
 
     def _finish(self, reason: str) -> None:
@@ -265,6 +269,8 @@ class AgentService:
 
     async def _attach(self, channel: AgentChannel, message: m.Attach) -> None:
         try:
+            if self.draining.leaving:
+                raise ClusterError("this node is leaving: nobody needed it")
             job = await self.jobs.admit(message)
         except Exception as error:
             if kind_of(error) is None:
@@ -416,6 +422,8 @@ class AgentService:
         )
 
     def _available(self) -> dict[str, int]:
+        if self.leases.closed:
+            return dict.fromkeys(self.total, 0)
         free = self.leases.table.available
         available = {name: free.get(name, 0) for name in self.total}
         room = (self.objects.limit_bytes - self.objects.used_bytes) * UNIT
@@ -435,6 +443,7 @@ class AgentService:
             demand=self.leases.table.demand(),
             workers=len(self.fleet.table.workers),
             lent=self.leases.table.reclaimable(),
+            needed_by=self.draining.needed_by(),
         )
 
     def _head_says(self, item: control.DownItem) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sparkray.protocol import actors as a
 from sparkray.protocol import control as c
+from sparkray.protocol import draining as d
 from sparkray.protocol import placement as g
 from sparkray.protocol.modules import FindPeerModule, PeerModule
 
@@ -65,6 +66,9 @@ class AgentServicer:
 
     async def find_module(self, request: FindPeerModule) -> PeerModule:
         return await self._agent.modules.ask_driver(request.job_id, request.name)
+
+    async def drain(self, request: d.Drain) -> d.Drained:
+        return d.Drained(await self._agent.draining.drain())
 
     async def list_objects(self, request: c.ListObjects) -> c.ObjectList:
         return await self._agent.list_objects()

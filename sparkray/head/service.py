@@ -19,6 +19,7 @@ import msgspec
 from sparkray.config import Settings
 from sparkray.exceptions import ProtocolError, SparkrayError
 from sparkray.head.actors import ActorDesk
+from sparkray.head.draining import DrainDesk
 from sparkray.head.outbox import Outbox
 from sparkray.head.placement import PlacementDesk
 from sparkray.head.state import nodes as node_state
@@ -107,6 +108,13 @@ class HeadService:
             tell_driver=self._route,
             spawn=self._spawn,
             end_actors=self._end_actors_of_group,
+        )
+        self.draining = DrainDesk(
+            info=self.nodes.get,
+            call_agent=self._call_agent,
+            has_actors=self.actors.table.need,
+            leave=self._let_go,
+            keep=self._keep,
         )
         self._tick_s = min(0.25, settings.node_timeout_s / 4)
         self._report_interval_s = settings.node_timeout_s / REPORTS
@@ -234,6 +242,8 @@ class HeadService:
             nodes=self.nodes.all(),
             jobs=self.jobs.all(),
             demand=self.nodes.demand() + self.groups.table.demand(),
+            idle_s=self.nodes.idle_s(time.monotonic()),
+            apart=self.groups.table.apart(),
         )
 
     async def list_objects(self) -> control.ObjectList:
@@ -269,6 +279,18 @@ class HeadService:
             self._to_end[request.node_id] = request
         else:
             _send([link.outbox], DownItem(shutdown=request))
+
+    def _let_go(self, node_id: bytes) -> None:
+        """A node agreed to leave: tell it to, and all others that it is gone."""
+        if (link := self._links.get(node_id)) is not None:
+            end = control.Shutdown(node_id, True)
+            _send([link.outbox], DownItem(shutdown=end))
+        gone = node_state.Gone("it left, for nobody needed it")
+        self._apply(self.nodes.handle(node_id, gone))
+
+    def _keep(self, node_id: bytes) -> None:
+        kept = node_state.Kept(time.monotonic())
+        self._apply(self.nodes.handle(node_id, kept))
 
     async def connect(self, items: AsyncIterator[UpItem]) -> AsyncIterator[bytes]:
         """Serve the stream of one agent; its first item says which."""

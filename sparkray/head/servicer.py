@@ -8,6 +8,7 @@ from typing import ClassVar
 from sparkray.head.service import HeadService
 from sparkray.protocol import actors as a
 from sparkray.protocol import control as c
+from sparkray.protocol import draining as d
 from sparkray.protocol import placement as g
 from sparkray.transport.server import Calls
 
@@ -104,6 +105,9 @@ class HeadServicer:
     async def shutdown(self, request: c.Shutdown) -> c.Ok:
         self._head.shutdown(request)
         return c.Ok()
+
+    async def drain_node(self, request: d.DrainNode) -> d.Drained:
+        return d.Drained(await self._head.draining.drain(request.node_id))
 
     async def kv_put(self, request: c.KVPut) -> c.KVReply:
         before = self._head.kv.put(

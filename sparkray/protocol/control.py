@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparkray.protocol import actors, modules, placement
+from sparkray.protocol import actors, draining, modules, placement
 from sparkray.protocol.actors import ActorRow
 from sparkray.protocol.messages import (
     Address,
@@ -81,6 +81,7 @@ class NodeReport(msgspec.Struct):
     demand: list[tuple[dict[str, int], int]]  #: waiting lease requests: shape, count
     workers: int
     lent: dict[str, int] = {}  #: what leases have that may be asked back
+    needed_by: str = ""  #: who needs this node; "" if nobody does
 
 
 class LogBatch(msgspec.Struct):
@@ -231,6 +232,8 @@ class StatusReport(msgspec.Struct):
     nodes: list[NodeInfo]
     jobs: list[JobInfo]
     demand: list[tuple[dict[str, int], int]]
+    idle_s: dict[bytes, float] = {}  #: nodes that nobody needs: for how long
+    apart: int = 0  #: so many nodes a placement group waits for, a bundle on each
 
 
 class KVPut(msgspec.Struct):
@@ -490,6 +493,7 @@ HEAD_CALLS: dict[str, tuple[type, type]] = {
     "KVKeys": (KVKeys, KVKeyList),
     "ListObjects": (ListObjects, ObjectList),
     "Shutdown": (Shutdown, Ok),
+    "DrainNode": (draining.DrainNode, draining.Drained),
 }
 
 #: Head calls of agents.
@@ -513,5 +517,6 @@ AGENT_CALLS: dict[str, tuple[type, type]] = {
     "AskDeath": (AskPeerDeath, PeerDeath),
     "FreeObjects": (FreePeerObjects, Ok),
     "ListObjects": (ListObjects, ObjectList),
+    "Drain": (draining.Drain, draining.Drained),
     "FindModule": (modules.FindPeerModule, modules.PeerModule),
 }

@@ -228,6 +228,11 @@ class NodeStore:
         """A process is gone: drop its pins, abort what it was writing."""
         self._do(self._table.forget_client(client))
 
+    @property
+    def has_originals(self) -> bool:
+        """Whether any object here is no copy of what another node has."""
+        return self._table.has_originals
+
     def usage(self) -> Usage:
         table = self._table
         text = table.describe() + self._spill_error

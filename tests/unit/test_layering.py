@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 #: Parts, folders or modules that hold decisions: no sockets, no clock of their own.
 PURE = {"exceptions", "resources", "labels", "words", "protocol", "state", "sizing"}
-PURE |= {"options"}
+PURE |= {"options", "scaling"}
 NOT_PURE_BY_NAME = {"util/state.py"}
 IMPURE = {"asyncio", "grpc", "logging", "multiprocessing", "os", "pathlib", "pyspark"}
 IMPURE |= {"queue", "random", "secrets", "socket", "subprocess", "threading", "time"}

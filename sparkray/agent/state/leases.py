@@ -362,9 +362,9 @@ class LeaseTable:
         others = [node_id for node_id in others if node_id in self.cluster.peers]
         if not others or now < request.stay_until:
             return False
-        request.spilled = True
-        self.waiting.took_turn(request.shape, request.holder)
         count = self.bundles.how_many(request, others[0])
+        request.spilled, request.sent = True, count
+        self.waiting.took_turn(request.shape, request.holder)
         patient = len(others) == 1 and not self.bundles.of(request)
         walk.effects.append(Spill(request.request_id, others[0], count, patient))
         return True
@@ -456,7 +456,7 @@ class LeaseTable:
         needs = request.resources
         count = self.cluster.how_many(node, needs, self._most_here(request))
         self.cluster.sent(node, needs, count)
-        request.spilled = True
+        request.spilled, request.sent = True, count
         self.waiting.took_turn(request.shape, request.holder)
         patient = not self.fairness.could_be_here(request)
         patient = patient or request.spec.strategy.kind == "NODE"

@@ -61,6 +61,7 @@ class Request:
     )
     stay_until: float = 0.0  #: until then it is not sent to another node
     spilled: bool = False  #: asked of another node at the moment
+    sent: int = 0  #: and how much of it
 
     def __post_init__(self) -> None:
         self.shape = shape_of(self.spec)
@@ -70,6 +71,13 @@ class Request:
     def labels(self) -> Selector:
         """What nodes must match, unless another agent has seen to that."""
         return () if self.foreign else self.spec.strategy.labels
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether no other node will do than one that is named, or labelled so."""
+        strategy = self.spec.strategy
+        named = strategy.kind == "NODE" and not strategy.soft
+        return named or bool(self.labels and self.infeasible_since is not None)
 
     @property
     def group(self) -> bytes:
@@ -140,12 +148,16 @@ class WaitingRoom:
             yield from shapes.values()
 
     def demand(self) -> list[tuple[Vector, int]]:
-        """Return how much waits for room on nodes, by resources."""
+        """Return how much waits for room on any node, by resources.
+
+        What was sent to another node waits there.
+        """
         counts: dict[tuple[tuple[str, int], ...], int] = {}
         for request in self._by_id.values():
-            if not request.spilled and not request.group:
+            left = request.count - request.sent if request.spilled else request.count
+            if left > 0 and not request.group and not request.is_bound:
                 resources = request.shape.resources
-                counts[resources] = counts.get(resources, 0) + request.count
+                counts[resources] = counts.get(resources, 0) + left
         return [(dict(resources), count) for resources, count in counts.items()]
 
     def deeper_than(self, request: Request) -> bool:

@@ -204,6 +204,16 @@ class ActorTable:
         actor.worker_id = b""  # it is ended once
         return [*ended, *self._worker_ended(actor, reason)]
 
+    def need(self, node_id: bytes) -> bool:
+        """Tell if living actors would end with a node: those there, and those that a
+        process there has made."""
+        return any(
+            node_id == actor.node_id
+            or (node_id == actor.request.creator.node_id and not actor.request.detached)
+            for actor in self.actors.values()
+            if actor.state is not ActorState.DEAD
+        )
+
     def owner_gone(self, worker_id: bytes) -> list[Effect]:
         """A process has ended; the actors that it made end with it."""
         return self._end_all(

@@ -71,6 +71,12 @@ class Gone(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """Event: the node was asked to leave, and somebody needs it after all."""
+
+    now_s: float
+
+
 class Tick(msgspec.Struct, frozen=True):
     """Event: time has passed."""
 
@@ -88,7 +94,9 @@ class DeclareDead(msgspec.Struct, frozen=True):
     reason: str
 
 
-Event: TypeAlias = Registered | StreamOpened | Reported | StreamBroken | Gone | Tick
+Event: TypeAlias = (
+    Registered | StreamOpened | Reported | StreamBroken | Gone | Kept | Tick
+)
 Effect: TypeAlias = ViewChanged | DeclareDead
 
 
@@ -116,6 +124,7 @@ class NodeMachine:
         self.state = NodeState.JOINING
         self.stream = 0
         self.demand: list[tuple[dict[str, int], int]] = []
+        self.idle_since_s: float | None = None  #: None: somebody needs it
         self.story: list[str] = []  #: one line for each change of state
 
     def handle(self, event: Event) -> list[Effect]:
@@ -149,6 +158,10 @@ class NodeMachine:
     def _report(self, event: Reported) -> list[Effect]:
         self.now_s = event.now_s
         self.demand = event.report.demand
+        if event.report.needed_by:
+            self.idle_since_s = None
+        elif self.idle_since_s is None:
+            self.idle_since_s = event.now_s
         available, lent = event.report.available, event.report.lent
         if (available, lent) == (self.info.available, self.info.lent):
             return []
@@ -158,6 +171,12 @@ class NodeMachine:
     def _break(self, event: StreamBroken) -> list[Effect]:
         if event.stream == self.stream:
             self.state, self.now_s = NodeState.AWAY, event.now_s
+            self.idle_since_s = None  # until it says so again
+        return []
+
+    def _keep(self, event: Kept) -> list[Effect]:
+        if self.idle_since_s is not None:
+            self.idle_since_s = event.now_s
         return []
 
     def _check_reports(self, event: Tick) -> list[Effect]:
@@ -175,7 +194,7 @@ class NodeMachine:
         return self._die(event.reason)
 
     def _die(self, reason: str) -> list[Effect]:
-        self.state, self.demand = NodeState.DEAD, []
+        self.state, self.demand, self.idle_since_s = NodeState.DEAD, [], None
         self.info = msgspec.structs.replace(
             self.info, alive=False, available={}, reason=reason
         )
@@ -194,23 +213,27 @@ RULES: Final[Mapping[tuple[NodeState, type], Callable[[Any, Any], list[Effect]]]
     (_J, StreamOpened): _M._open,
     (_J, StreamBroken): _M._ignore,
     (_J, Gone): _M._leave,
+    (_J, Kept): _M._ignore,
     (_J, Tick): _M._check_stream,
     (_C, Registered): _M._register,
     (_C, StreamOpened): _M._open,
     (_C, Reported): _M._report,
     (_C, StreamBroken): _M._break,
     (_C, Gone): _M._leave,
+    (_C, Kept): _M._keep,
     (_C, Tick): _M._check_reports,
     (_A, Registered): _M._register,
     (_A, StreamOpened): _M._open,
     (_A, Reported): _M._ignore,
     (_A, StreamBroken): _M._ignore,
     (_A, Gone): _M._leave,
+    (_A, Kept): _M._ignore,
     (_A, Tick): _M._check_stream,
     (_D, StreamOpened): _M._ignore,
     (_D, Reported): _M._ignore,
     (_D, StreamBroken): _M._ignore,
     (_D, Gone): _M._ignore,
+    (_D, Kept): _M._ignore,
     (_D, Tick): _M._ignore,
 }
 
@@ -289,6 +312,14 @@ class NodeTable:
                 key = tuple(sorted(shape.items()))
                 shapes[key] = shapes.get(key, 0) + count
         return [(dict(key), count) for key, count in shapes.items()]
+
+    def idle_s(self, now_s: float) -> dict[bytes, float]:
+        """Return the nodes that nobody needs, and for how long that is so."""
+        return {
+            node.info.node_id: now_s - node.idle_since_s
+            for node in self._living()
+            if node.idle_since_s is not None
+        }
 
     def _living(self) -> Iterator[NodeMachine]:
         return (

@@ -228,6 +228,17 @@ class GroupTable:
                 shapes[tuple(sorted(group.request.bundles[index].items()))] += 1
         return [(dict(shape), count) for shape, count in shapes.items()]
 
+    def apart(self) -> int:
+        """Return how many nodes a group waits for whose bundles share none."""
+        return max(
+            (
+                len(group.request.bundles)
+                for group in self.waiting()
+                if group.request.strategy == p.STRICT_SPREAD
+            ),
+            default=0,
+        )
+
     def _changed(self, group: Group) -> list[Effect]:
         group.version += 1
         return [Tell(group)]

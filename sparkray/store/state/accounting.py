@@ -87,6 +87,11 @@ class Accounting:
         """How many creates and restores wait for room."""
         return self._rooms.waiting
 
+    @property
+    def has_originals(self) -> bool:
+        """Whether any object is no copy of another node's."""
+        return any(stored.primary for stored in self._objects.values())
+
     def state_of(self, object_id: bytes) -> ObjectState | None:
         stored = self._objects.get(object_id)
         if stored is not None:

@@ -516,6 +516,17 @@ def test_demand_counts_what_waits_by_shape() -> None:
     assert desk.table.demand() == [({"CPU": UNIT}, 5)]
 
 
+def test_demand_is_told_where_it_waits_and_not_of_what_is_bound_to_a_node() -> None:
+    desk = Desk(cpus=0)
+    desk.see(peer(b"there", cpus=2, free=2))
+    desk.request(1, count=5)
+    assert desk.spills[0].count == 2
+    assert desk.table.demand() == [({"CPU": UNIT}, 3)]
+    desk.see(peer(b"there", cpus=2, free=0))
+    desk.request(2, strategy=Strategy("NODE", b"there"))
+    assert desk.table.demand() == [({"CPU": UNIT}, 3)]
+
+
 @pytest.mark.parametrize("kind", ["DEFAULT", "SPREAD"])
 def test_an_event_about_something_unknown_is_ignored(kind: str) -> None:
     desk = Desk()

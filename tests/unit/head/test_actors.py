@@ -266,6 +266,15 @@ def test_a_name_is_kept_while_its_actor_restarts() -> None:
     assert table.find("n", "space") is actor
 
 
+def test_a_node_is_needed_by_actors_there_and_by_those_made_from_there() -> None:
+    table, actor = alive()
+    assert table.need(NODE) and table.need(b"home") and not table.need(b"other")
+    table.kill(b"a1", "killed", no_restart=True)
+    assert not table.need(NODE) and not table.need(b"home")
+    detached, actor = alive(detached=True)
+    assert detached.need(actor.node_id) and not detached.need(b"home")
+
+
 def test_the_oldest_of_many_dead_are_forgotten() -> None:
     table = ActorTable()
     ids = [number.to_bytes(4, "big") for number in range(MAX_DEAD + 5)]

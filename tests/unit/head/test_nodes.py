@@ -20,8 +20,9 @@ def info(node_id: bytes = b"n1", **given: Any) -> NodeInfo:
     return NodeInfo(**(values | given))
 
 
-def report(cpus: int = 2, demand: Any = ()) -> NodeReport:
-    return NodeReport(b"n1", {"CPU": cpus * 10_000}, list(demand), 0)
+def report(cpus: int = 2, demand: Any = (), needed_by: str = "") -> NodeReport:
+    free = {"CPU": cpus * 10_000}
+    return NodeReport(b"n1", free, list(demand), 0, needed_by=needed_by)
 
 
 EVENTS = {
@@ -30,6 +31,7 @@ EVENTS = {
     n.Reported: n.Reported(report(), 0.0),
     n.StreamBroken: n.StreamBroken(1, 0.0),
     n.Gone: n.Gone("it ended"),
+    n.Kept: n.Kept(0.0),
     n.Tick: n.Tick(0.0),
 }
 #: A dead node is refused before its machine is asked; reports come by a stream only.
@@ -129,6 +131,21 @@ def test_only_a_report_with_news_changes_the_view() -> None:
     assert nodes.handle(b"n1", n.Reported(report(2), 1.0)) == []
     assert nodes.handle(b"n1", n.Reported(report(1), 1.0)) == [n.ViewChanged()]
     assert nodes.alive()[0].available == {"CPU": 10_000}
+
+
+def test_a_node_is_idle_from_the_first_report_that_nobody_needs_it() -> None:
+    nodes = table()
+    nodes.handle(b"n1", n.StreamOpened(1, 0.0))
+    assert nodes.idle_s(1.0) == {}
+    nodes.handle(b"n1", n.Reported(report(needed_by="a task"), 1.0))
+    assert nodes.idle_s(1.0) == {}
+    for now_s in (2.0, 3.0):
+        nodes.handle(b"n1", n.Reported(report(), now_s))
+    assert nodes.idle_s(5.0) == {b"n1": 3.0}
+    nodes.handle(b"n1", n.Kept(5.0))
+    assert nodes.idle_s(6.0) == {b"n1": 1.0}
+    nodes.handle(b"n1", n.StreamBroken(1, 6.0))
+    assert nodes.idle_s(6.5) == {}
 
 
 def test_demand_of_equal_shape_is_added_up_over_living_nodes() -> None:

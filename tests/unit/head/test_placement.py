@@ -325,3 +325,14 @@ def test_the_driver_hears_of_a_group_that_no_nodes_could_hold(
         assert job_id == b"job1" and "node:a" not in line
         for word in ("'big'", "{CPU: 99}", "PACK", "the largest has {CPU: 4} (host)"):
             assert word in line
+
+
+def test_groups_whose_bundles_share_no_node_tell_how_many_they_wait_for() -> None:
+    table = GroupTable()
+    assert table.apart() == 0
+    table.create(request(cpus(1, 1, 1, 1)))
+    strict, _ = table.create(request(cpus(1, 1, 1), "STRICT_SPREAD"))
+    assert table.apart() == 3
+    places = {0: b"a", 1: b"b", 2: b"c"}
+    table.placed(strict, table.next_attempt(), places, {b"a", b"b", b"c"})
+    assert table.apart() == 0
