@@ -157,9 +157,9 @@ os.register_at_fork(after_in_child=_state.reset_after_fork)
 
 
 def _spark_only() -> frozenset[str]:
-    from sparkray.spark.session import launch_options
+    from sparkray.spark import own_options
 
-    return launch_options()
+    return own_options()
 
 
 @names_checked(_spark_only)

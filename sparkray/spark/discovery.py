@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,14 @@ from sparkray.spark import guard, sizing
 ADDRESS_PROPERTY = "sparkray.address"
 #: And this one which job.
 JOB_PROPERTY = "sparkray.job"
+#: A UDF waits for so long for the node of an executor that is new.
+WAIT_FOR_NODE_S = 20.0
+_LOOK_S = 0.1
 #: Labels of the nodes that Spark tasks started.
 EXECUTOR_LABEL = "spark.executor"
 APP_LABEL = "spark.app"
 SLOTS_LABEL = "spark.slots"
+LAUNCH_LABEL = "spark.launch"
 
 
 def in_spark_task() -> bool:
@@ -52,11 +57,22 @@ def find_agent_for_udf() -> dict[str, Any] | None:
     application on this host, then for the one shared cluster of this host (the init
     script's).  Where several clusters qualify, the Spark local property
     ``sparkray.address`` of the driver's thread decides, then ``SPARKRAY_ADDRESS``, then
-    age: the newest.
+    age: the newest.  Where the driver has a cluster, the node of an executor that is
+    new may be on its way: waits for it.
 
     Returns:
         the content of its ``agent.json``; None if this host has no such node.
     """
+    context, deadline_s = _task_context(), time.monotonic() + WAIT_FOR_NODE_S
+    comes = context is not None and context.getLocalProperty(ADDRESS_PROPERTY)
+    while True:
+        found = _find_agent()
+        if found is not None or not comes or time.monotonic() > deadline_s:
+            return found
+        time.sleep(_LOOK_S)
+
+
+def _find_agent() -> dict[str, Any] | None:
     address = _wanted_address()
     for nodes in (_own_executors(), _same_application(), _shared()):
         fitting = discovery.with_head(nodes, address) if address else nodes

@@ -12,19 +12,22 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkray.spark import discovery, sizing
-from sparkray.spark.guard import Order, encode
+from sparkray.spark.guard import LOOK_S, Order, await_head, encode, head_answers
 
 if TYPE_CHECKING:
     import pyarrow
 
 #: Columns of the one row that a launch ends with.
 SCHEMA = "executor string, state string, detail string"
+#: How long a node tries to reach its head before it says that it cannot.
+REACH_HEAD_S = 10.0
 #: Executor variables that name its scratch directories: standalone, YARN, everywhere.
 _SCRATCH = ("SPARK_EXECUTOR_DIRS", "LOCAL_DIRS", "SPARK_LOCAL_DIRS")
 #: Variables that the node must not have: Spark's secrets, and another cluster's token.
@@ -45,6 +48,8 @@ class NodeTask:
     token: str
     app_id: str
     timeout_s: float
+    launch: int = 0  #: the number of the job
+    waits: bool = False  #: keeps its slot where the executor has a node already
     cores: int | None = None  #: as configured; the executor's own word goes first
     task_cpus: int = 1
     gpus: float = 0  #: of an executor, as configured
@@ -71,8 +76,26 @@ class NodeTask:
             reason = f"the Python worker {os.getpid()} has no Java process above it"
             return "?", {"state": "failed", "detail": reason}
         command = sizing.read_executor_command(jvm.cmdline())
+        if not await_head(self.address, REACH_HEAD_S):
+            reason = (
+                f"the head at {self.address} cannot be reached from executor"
+                f" {command.executor_id} on {os.uname().nodename}"
+            )
+            return command.executor_id, {"state": "failed", "detail": reason}
         order = self._order(jvm.pid, jvm.create_time(), command)
-        return command.executor_id, _run_guard(order)
+        said = _run_guard(order)
+        if said["state"] == "taken" and self.waits:
+            self._fill_slot()
+        return command.executor_id, said
+
+    def _fill_slot(self) -> None:
+        """Keep the slot: other jobs go elsewhere, or Spark brings up an executor.
+
+        Ends when the driver cancels the job, or the cluster has ended.
+        """
+        deadline_s = time.monotonic() + self.timeout_s
+        while time.monotonic() < deadline_s and head_answers(self.address):
+            time.sleep(LOOK_S)
 
     def _order(
         self, pid: int, started_s: float, command: sizing.ExecutorCommand
@@ -106,6 +129,7 @@ class NodeTask:
                 discovery.EXECUTOR_LABEL: command.executor_id,
                 discovery.APP_LABEL: self.app_id or command.app_id,
                 discovery.SLOTS_LABEL: str(slots),
+                discovery.LAUNCH_LABEL: str(self.launch),
             },
             environment={**self._environment(), **_visible(devices)},
             worker_port_min=self.worker_port_min,
@@ -113,13 +137,14 @@ class NodeTask:
         )
 
     def _environment(self) -> dict[str, str]:
+        told = sizing.default_settings(os.environ)
         if os.environ.get("SPARKRAY_SPILL_DIR"):
-            return {}
+            return told
         named = [os.environ.get(name, "") for name in _SCRATCH] + [self.spill_dirs]
         for directory in ",".join(named).replace(os.pathsep, ",").split(","):
             if os.path.isdir(directory) and os.access(directory, os.W_OK):
-                return {"SPARKRAY_SPILL_DIR": directory}
-        return {}
+                return {**told, "SPARKRAY_SPILL_DIR": directory}
+        return told
 
 
 def _devices() -> list[str]:

@@ -6,6 +6,7 @@
       (stdin's end, if held)             |
                                          |  every second: is the
                                          |  executor's process there?
+                                         |  and now and then: the head?
 
 The guard is in a session of its own, so that Spark's killing of a Python worker's
 process group does not reach the node, and the node ends in good order.  If the guard
@@ -27,8 +28,10 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +41,11 @@ from sparkray.exceptions import SparkrayError
 from sparkray.launch import discovery, process
 from sparkray.launch.process import NodeOptions, NodeProcess
 
-#: How often the executor is looked at.
+#: How often the executor is looked at, and the head.
 LOOK_S = 1.0
+LOOK_AT_HEAD_S = 5.0
+#: A node whose head was away for so long ends: the driver's host is gone.
+HEAD_LOST_S = 60.0
 APP_FILE = "app"
 _FOLDER = "x"
 
@@ -164,7 +170,10 @@ def _watch(order: Order, node: NodeProcess) -> int:
     if not order.hold:  # the Spark task ends now: let go of its pipes
         _close_pipes()
     wake = _wake_at_child_end()
+    watch = _HeadWatch(order.address, time.monotonic())
     while executor.is_running() and executor.status() != psutil.STATUS_ZOMBIE:
+        if watch.is_lost(time.monotonic()):
+            return 0
         code = node.poll()
         if code is not None:
             return code
@@ -175,6 +184,41 @@ def _watch(order: Order, node: NodeProcess) -> int:
         if wake in ready:
             os.read(wake, 64)
     return 0
+
+
+class _HeadWatch:
+    """Whether the head has been away for too long."""
+
+    def __init__(self, address: str, now_s: float) -> None:
+        self._address = address
+        self._looked_s = self._seen_s = now_s
+
+    def is_lost(self, now_s: float) -> bool:
+        if now_s - self._looked_s >= LOOK_AT_HEAD_S:
+            self._looked_s = now_s
+            if head_answers(self._address):
+                self._seen_s = now_s
+        return now_s - self._seen_s >= HEAD_LOST_S
+
+
+def head_answers(address: str) -> bool:
+    """Tell whether something listens where the head is."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), LOOK_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def await_head(address: str, timeout_s: float) -> bool:
+    """Wait until the head can be reached; False if it cannot in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while not head_answers(address):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def _wake_at_child_end() -> int:

@@ -8,12 +8,15 @@ session can tell (how many executors there are) is taken from settings there.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import logging
+import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -133,92 +136,129 @@ class SparkFacts:
 
 
 class Launcher:
-    """Runs the Spark jobs that start nodes, each in a thread of its own."""
+    """Runs the Spark jobs that start nodes, each in a thread of its own.
+
+    Each has a number, a job group (a tag on Spark Connect) and a description.
+    """
 
     def __init__(self, facts: SparkFacts, task: NodeTask, cluster: str) -> None:
         self._facts = facts
         self._task = task
-        self._group = f"sparkray-{cluster}"
+        self._cluster = cluster
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # guards the fields below
-        self._threads: set[threading.Thread] = set()
+        self._jobs: dict[int, threading.Thread] = {}
+        self._cancelled: set[int] = set()
         self._failure = ""
         self._hopeless = False
-        self._stopped = False
+        self._taken_s = -math.inf
+        self._closed = False
 
     @property
-    def running(self) -> int:
-        """How many jobs run: for nodes that are starting, or that hold a slot."""
+    def running(self) -> frozenset[int]:
+        """The jobs that run: for nodes that are starting, or that hold a slot."""
         with self._lock:
-            return len(self._threads)
+            return frozenset(self._jobs)
 
     def failure(self) -> tuple[str, bool]:
         """Return why the last launch failed ("" if none did), and if all will."""
         with self._lock:
             return self._failure, self._hopeless
 
+    def found_taken(self, within_s: float) -> bool:
+        """Tell if a job found a node on its executor no longer than that ago."""
+        with self._lock:
+            return time.monotonic() - self._taken_s < within_s
+
     def launch(self) -> None:
         """Start one more job.  What comes of it is seen by the node's joining."""
-        thread = threading.Thread(target=self._run, name="sparkray-launch", daemon=True)
         with self._lock:
-            if self._stopped:
+            if self._closed:
                 return
-            self._threads.add(thread)
-        thread.start()
+            number = next(self._numbers)
+            self._jobs[number] = threading.Thread(
+                target=self._run,
+                args=(number,),
+                name=f"sparkray-launch-{number}",
+                daemon=True,
+            )
+            self._jobs[number].start()
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        """End jobs that are not needed; each is asked once."""
+        for number in numbers:
+            with self._lock:
+                if number not in self._jobs or number in self._cancelled:
+                    continue
+                self._cancelled.add(number)
+            self._cancel(number)
+
+    def close(self) -> None:
+        """Start nothing any more."""
+        with self._lock:
+            self._closed = True
 
     def stop(self, timeout_s: float) -> None:
         """Wait for the jobs to end, as they do with their nodes; then cancel them."""
-        with self._lock:
-            self._stopped = True
+        self.close()
         if not self._join(timeout_s):
-            self._cancel()
+            for number in self.running:
+                self._cancel(number)
             self._join(timeout_s)
 
     def _join(self, timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
-            threads = list(self._threads)
+            threads = list(self._jobs.values())
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        return self.running == 0
+        return not self.running
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         try:
-            self._name_job()
+            self._name_job(number)
             one = self._facts.spark.range(0, 1, 1, 1)
-            rows = one.mapInArrow(self._task, SCHEMA).collect()
-            for row in rows:
-                self._note(row["state"], row["detail"])
+            task = dataclasses.replace(self._task, launch=number)
+            for row in one.mapInArrow(task, SCHEMA).collect():
+                self._note(number, row["state"], row["detail"])
         except Exception as error:  # whatever Spark raises: kept for the message
-            self._note(
-                "failed", MISSING_HELP if _MISSING in str(error) else _brief(error)
-            )
+            missing = _MISSING in str(error)
+            self._note(number, "failed", MISSING_HELP if missing else _brief(error))
         finally:
             with self._lock:
-                self._threads.discard(threading.current_thread())
+                del self._jobs[number]
+                self._cancelled.discard(number)
 
-    def _name_job(self) -> None:
-        context, text = self._facts.context, "sparkray node (runs tasks until shutdown)"
+    def _group(self, number: int) -> str:
+        return f"sparkray-{self._cluster}-{number}"
+
+    def _name_job(self, number: int) -> None:
+        context, group = self._facts.context, self._group(number)
         if context is not None:
-            context.setJobGroup(self._group, text)
+            text = f"sparkray node {number} (runs tasks until it idles, or shutdown)"
+            context.setJobGroup(group, text)
         else:  # Spark 3.5 has this method on Connect sessions only
-            self._facts.spark.addTag(self._group)
+            self._facts.spark.addTag(group)
 
-    def _cancel(self) -> None:
+    def _cancel(self, number: int) -> None:
         with contextlib.suppress(Exception):  # Spark itself may be gone
             if self._facts.context is not None:
-                self._facts.context.cancelJobGroup(self._group)
+                self._facts.context.cancelJobGroup(self._group(number))
             else:
-                self._facts.spark.interruptTag(self._group)
+                self._facts.spark.interruptTag(self._group(number))
 
-    def _note(self, state: str, detail: str) -> None:
+    def _note(self, number: int, state: str, detail: str) -> None:
+        if state == "taken":
+            with self._lock:
+                self._taken_s = time.monotonic()
         if state != "failed":
             return
         with self._lock:
+            if self._closed or number in self._cancelled:
+                return
             self._failure = detail
             self._hopeless = detail == MISSING_HELP
-            quiet = self._stopped
-        if not quiet:
-            _log.debug("a node did not start: %s", detail)
+        _log.debug("a node did not start: %s", detail)
 
 
 def _classic_context(spark: Any) -> Any:

@@ -14,6 +14,11 @@ from dataclasses import dataclass
 
 from sparkray.resources import UNIT, Vector, take
 
+#: Jobs that waited for so long without any node coming up are too few.
+PRESS_AFTER_S = 1.0
+#: While Spark has no executor to give, jobs keep slots for so long, and then leave them
+#: to Spark's own stages for so long.
+PRESS_FOR_S, REST_S = 90.0, 60.0
 #: Demand that is met, or gone, sooner than this starts no node.
 GROW_AFTER_S = 1.0
 
@@ -132,6 +137,42 @@ class Scaler:
         ]
         idle.sort(key=lambda pair: -pair[0])
         return tuple(node_id for _, node_id in idle[: max(0, len(look.nodes) - kept)])
+
+
+class Pressure:
+    """How many Spark jobs to have waiting so that the missing nodes come up.
+
+    Spark gives a job any free slot, also one of an executor that carries a node: that
+    job keeps the slot and waits, so that the next goes elsewhere or, if all are taken,
+    makes Spark ask for one more executor.
+    """
+
+    def __init__(self) -> None:
+        self._nodes = -1
+        self._factor = 1
+        self._since_s: float | None = None  #: of the last change; None: all are there
+        self._began_s = 0.0
+
+    def jobs(self, missing: int, nodes: int, slots: int, now_s: float) -> int:
+        """Return the number.
+
+        Args:
+            nodes: that are there.
+            slots: of their executors that jobs could take instead; 0 if jobs that find
+                a node do not wait.
+        """
+        if missing <= 0:
+            self._since_s = None
+            return 0
+        if nodes != self._nodes or self._since_s is None:
+            self._nodes, self._factor = nodes, 1
+            self._since_s = self._began_s = now_s
+        elif slots and (now_s - self._began_s) % (PRESS_FOR_S + REST_S) > PRESS_FOR_S:
+            self._factor = 1
+            return 0
+        elif now_s - self._since_s >= PRESS_AFTER_S:
+            self._factor, self._since_s = 2 * self._factor, now_s
+        return min(missing * self._factor, missing + slots)
 
 
 def nodes_for(

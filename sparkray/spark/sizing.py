@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkray.words import counted
@@ -19,6 +19,11 @@ from sparkray.words import counted
 OBJECT_STORE_FRACTION = 0.3
 #: And of what is free in /dev/shm at most so much.
 SHM_FRACTION = 0.8
+
+#: How long a task waits for a node that could run it, where Spark may have to bring up
+#: an executor first: longer than elsewhere.
+INFEASIBLE_TIMEOUT_S = 60.0
+_INFEASIBLE = "SPARKRAY_INFEASIBLE_TIMEOUT_S"
 
 #: The setting that limits dynamic allocation.
 MAX_EXECUTORS = "spark.dynamicAllocation.maxExecutors"
@@ -239,7 +244,7 @@ def holds_slot(asked: bool | None, slots: int) -> bool:
 def holding_warning(asked: bool | None, slots: int, *, dynamic: bool) -> str:
     """Say what to know of a node that holds a slot, or none; "" if nothing."""
     hold = holds_slot(asked, slots)
-    if hold and slots == 1:
+    if hold and slots == 1 and not dynamic:
         return (
             "hold_slots=True takes the only slot of an executor: Spark stages, UDFs"
             " too, will wait until sparkray is shut down"
@@ -251,6 +256,13 @@ def holding_warning(asked: bool | None, slots: int, *, dynamic: bool) -> str:
             " hold_slots=True keeps them"
         )
     return ""
+
+
+def default_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of settings whose defaults are others on Spark."""
+    if _INFEASIBLE in environment:
+        return {}
+    return {_INFEASIBLE: str(INFEASIBLE_TIMEOUT_S)}
 
 
 @dataclass(frozen=True)

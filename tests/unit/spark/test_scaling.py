@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from sparkray.resources import UNIT, Vector, fits, from_user
 from sparkray.spark.scaling import (
     GROW_AFTER_S,
+    PRESS_FOR_S,
+    REST_S,
     Limits,
     Look,
     NodeUse,
+    Pressure,
     Scaler,
     nodes_for,
 )
@@ -132,6 +135,17 @@ def test_nodes_that_spark_has_no_executor_for_are_not_wanted_for_ever() -> None:
     assert scaling.look(quiet).target == 3
     quiet = Look(1.0 + IDLE_S, full(1), starting=2)
     assert scaling.look(quiet).target == 1
+
+
+def test_jobs_press_harder_until_a_node_comes_and_rest_where_none_does() -> None:
+    pressure = Pressure()
+    assert [pressure.jobs(2, 1, 9, float(s)) for s in range(4)] == [2, 4, 8, 11]
+    assert pressure.jobs(1, 2, 9, 4.0) == 1
+    assert pressure.jobs(0, 3, 9, 5.0) == 0
+    assert pressure.jobs(1, 3, 9, 6.0) == 1
+    assert pressure.jobs(1, 3, 9, 6.1 + PRESS_FOR_S) == 0
+    assert pressure.jobs(1, 3, 9, 6.1 + PRESS_FOR_S + REST_S) > 0
+    assert Pressure().jobs(2, 0, 0, 100.0) == 2  # nothing to leave to Spark
 
 
 SMALL = st.fixed_dictionaries(

@@ -118,6 +118,7 @@ def test_by_default_a_node_holds_a_slot_where_another_is_left() -> None:
 def test_taking_the_only_slot_is_warned_of() -> None:
     assert "will wait" in sizing.holding_warning(True, 1, dynamic=False)
     assert sizing.holding_warning(True, 2, dynamic=False) == ""
+    assert sizing.holding_warning(True, 1, dynamic=True) == ""  # Spark adds executors
     assert sizing.holding_warning(None, 1, dynamic=False) == ""
 
 
@@ -247,3 +248,9 @@ def test_cores_are_those_of_executors_only() -> None:
     assert sizing.cores_of_executor(["java", yarn, "--cores", "2"]) == 2
     assert sizing.cores_of_executor(["java", backend]) == 1
     assert sizing.cores_of_executor(["java", "Server", "--cores", "4"]) == 0
+
+
+def test_tasks_wait_longer_for_nodes_on_spark_unless_the_user_says_otherwise() -> None:
+    name = "SPARKRAY_INFEASIBLE_TIMEOUT_S"
+    assert float(sizing.default_settings({})[name]) > 15
+    assert sizing.default_settings({name: "5"}) == {}
