@@ -96,7 +96,10 @@ class Crew:
         missing = target - len(self.nodes)
         slots = sum(_slots(node) - 1 for node in self.nodes) if self._waits else 0
         now_s = time.monotonic()
-        wanted = self._pressure.jobs(missing, len(self.nodes), slots, now_s)
+        others = missing > 0 and self._has_other_jobs()
+        wanted = self._pressure.jobs(
+            missing, len(self.nodes), slots, now_s, others=others
+        )
         if wanted == 0:
             self._launcher.cancel(waiting)
         elif not (self.patient and self._launcher.found_taken(TAKEN_PAUSE_S)):
@@ -134,6 +137,10 @@ class Crew:
                 self._left[_job(node)] = time.monotonic()
         self.nodes = [node for node in self.nodes if node.node_id != node_id]
         _log.info("a node left Spark: nobody needed it; %d remain", len(self.nodes))
+
+    def _has_other_jobs(self) -> bool:
+        active = self._facts.active_jobs()
+        return active is None or active > len(self._launcher.running)
 
     def _with_stages(self, executors: int) -> int:
         """Return how many executors may run UDFs that look for a node of theirs.

@@ -81,6 +81,16 @@ class SparkFacts:
         total = None if slots is None else slots * executors
         return sizing.Occupancy(executors, running, total)
 
+    def active_jobs(self) -> int | None:
+        """Return how many jobs Spark runs, ours too; None if it does not tell."""
+        if self.context is None:
+            return None
+        try:
+            return len(self.context.statusTracker().getActiveJobsIds())
+        except Exception as error:  # a guarded gateway, as on shared clusters
+            _log.debug("cannot ask about jobs: %s", error)
+            return None
+
     def is_stopped(self) -> bool:
         """Tell whether the session can run nothing any more."""
         if self.context is None:

@@ -16,10 +16,10 @@ from sparkray.resources import UNIT, Vector, take
 
 #: Jobs that waited for so long without any node coming up are too few.
 PRESS_AFTER_S = 1.0
-#: While Spark has no executor to give, jobs keep slots for so long, and then leave them
-#: to Spark's own stages for so long.
-PRESS_FOR_S, REST_S = 90.0, 60.0
-#: Demand that is met, or gone, sooner than this starts no node.
+#: While Spark has no executor to give and other jobs to run, ours keep slots for so
+#: long, and then leave them to those for so long.
+PRESS_FOR_S, REST_S = 120.0, 60.0
+#: Demand, or a stage of Spark's own, that is gone sooner than this starts no node.
 GROW_AFTER_S = 1.0
 
 
@@ -79,6 +79,7 @@ class Scaler:
         self._limits = limits
         self._shape: Vector = {}
         self._unmet_since: float | None = None
+        self._stages_since: float | None = None
         self._wanted_s: float | None = None  #: when something last waited, or was lost
         self._seen = 0
 
@@ -88,8 +89,8 @@ class Scaler:
         short = self._short(look)
         self._grow(look, short)
         self._give_up_waiting(look, short)
-        busy = short > 0 or look.starting
-        return Step(self.target, () if busy else self._spare(look))
+        at_work = short > 0 or look.starting or look.demand
+        return Step(self.target, () if at_work else self._spare(look))
 
     def left(self, node_id: bytes) -> None:
         """A node was asked to leave and does."""
@@ -109,14 +110,17 @@ class Scaler:
         return max(short, look.apart - here)
 
     def _grow(self, look: Look, short: int) -> None:
-        if short <= 0:
-            self._unmet_since = None
-        elif self._unmet_since is None:
-            self._unmet_since = look.now_s
-        if short > 0 and look.now_s - (self._unmet_since or 0.0) >= GROW_AFTER_S:
-            wanted = len(look.nodes) + look.starting + short
-            self.target = max(self.target, self._limits.within(wanted))
-        self.target = max(self.target, self._limits.within(look.with_stages))
+        self._unmet_since = _since(self._unmet_since, short > 0, look.now_s)
+        self._stages_since = _since(
+            self._stages_since, look.with_stages > 0, look.now_s
+        )
+        late_s = look.now_s - GROW_AFTER_S
+        wanted = [self.target]
+        if self._unmet_since is not None and self._unmet_since <= late_s:
+            wanted.append(len(look.nodes) + look.starting + short)
+        if self._stages_since is not None and self._stages_since <= late_s:
+            wanted.append(look.with_stages)
+        self.target = self._limits.within(max(wanted))
 
     def _give_up_waiting(self, look: Look, short: int) -> None:
         """Nodes that Spark has no executor for are not wanted for ever."""
@@ -153,13 +157,16 @@ class Pressure:
         self._since_s: float | None = None  #: of the last change; None: all are there
         self._began_s = 0.0
 
-    def jobs(self, missing: int, nodes: int, slots: int, now_s: float) -> int:
+    def jobs(
+        self, missing: int, nodes: int, slots: int, now_s: float, *, others: bool = True
+    ) -> int:
         """Return the number.
 
         Args:
             nodes: that are there.
             slots: of their executors that jobs could take instead; 0 if jobs that find
                 a node do not wait.
+            others: whether other Spark jobs may want those slots.
         """
         if missing <= 0:
             self._since_s = None
@@ -167,12 +174,22 @@ class Pressure:
         if nodes != self._nodes or self._since_s is None:
             self._nodes, self._factor = nodes, 1
             self._since_s = self._began_s = now_s
-        elif slots and (now_s - self._began_s) % (PRESS_FOR_S + REST_S) > PRESS_FOR_S:
+        elif slots and others and self._rests(now_s):
             self._factor = 1
             return 0
         elif now_s - self._since_s >= PRESS_AFTER_S:
             self._factor, self._since_s = 2 * self._factor, now_s
         return min(missing * self._factor, missing + slots)
+
+    def _rests(self, now_s: float) -> bool:
+        return (now_s - self._began_s) % (PRESS_FOR_S + REST_S) > PRESS_FOR_S
+
+
+def _since(since: float | None, is_so: bool, now_s: float) -> float | None:
+    """Return since when something is so, None if it is not."""
+    if not is_so:
+        return None
+    return now_s if since is None else since
 
 
 def nodes_for(

@@ -51,7 +51,7 @@ from sparkray.agent.state.rotation import ACTOR, LEFT_WITHIN_S, Held
 from sparkray.agent.state.walk import Walk
 from sparkray.agent.state.workers import PoolKey, WorkerTable
 from sparkray.labels import matches
-from sparkray.resources import CPU, GPU, Vector, give_back, take
+from sparkray.resources import CPU, GPU, Vector, fits, give_back, take
 
 #: A worker that was told to make room and has not by then: another is told, too.
 LEAVE_WITHIN_S: Final = 0.5
@@ -174,8 +174,20 @@ class LeaseTable:
         return []
 
     def _view_changed(self, event: ViewChanged, now: float) -> list[Effect]:
-        self.cluster.update(event.peers)
-        return []
+        return self._send_back(self.cluster.update(event.peers))
+
+    def _send_back(self, joined: list[Node]) -> list[Effect]:
+        """Other nodes' requests that a new node has room for need not wait here: their
+        agents choose again."""
+        effects: list[Effect] = []
+        for request in self.waiting if joined else ():
+            moves = request.foreign and not request.group and not request.is_bound
+            if moves and not fits(request.resources, self.available):
+                needs, labels = request.resources, request.spec.strategy.labels
+                if any(node.has_room(needs, labels) for node in joined):
+                    self.waiting.remove(request)
+                    effects.append(Grant(request.request_id, request.holder, []))
+        return effects
 
     def _node_lost(self, event: NodeLost, now: float) -> list[Effect]:
         self.cluster.forget(event.node_id)

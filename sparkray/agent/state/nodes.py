@@ -21,6 +21,10 @@ class Node:
         """Tell if it will do once it is free."""
         return fits(request, self.total) and matches(selector, self.labels)
 
+    def has_room(self, request: Mapping[str, int], selector: Selector) -> bool:
+        """Tell if it will do now."""
+        return fits(request, self.available) and matches(selector, self.labels)
+
 
 class ClusterMap:
     """This node and its peers."""
@@ -31,8 +35,11 @@ class ClusterMap:
         self.lost: dict[bytes, None] = {}  #: which died last; they do not come back
         self._turn = 0
 
-    def update(self, peers: list[Node]) -> None:
+    def update(self, peers: list[Node]) -> list[Node]:
+        """Take the newest view; return the nodes that are new in it."""
+        before = self.peers
         self.peers = {node.node_id: node for node in peers}
+        return [node for node in peers if node.node_id not in before]
 
     def forget(self, node_id: bytes) -> None:
         self.peers.pop(node_id, None)
@@ -122,11 +129,7 @@ class ClusterMap:
 def _free(
     nodes: Iterable[Node], request: Mapping[str, int], selector: Selector
 ) -> list[Node]:
-    return [
-        node
-        for node in nodes
-        if fits(request, node.available) and matches(selector, node.labels)
-    ]
+    return [node for node in nodes if node.has_room(request, selector)]
 
 
 def _load(node: Node) -> float:

@@ -527,6 +527,22 @@ def test_demand_is_told_where_it_waits_and_not_of_what_is_bound_to_a_node() -> N
     assert desk.table.demand() == [({"CPU": UNIT}, 3)]
 
 
+def test_requests_of_others_go_back_when_a_node_joins_that_has_room() -> None:
+    desk = Desk(cpus=1)
+    desk.see(peer(b"old", cpus=1, free=0))
+    desk.request(1)
+    bound = Strategy("NODE", b"here")
+    desk.request(2, holder=b"x", foreign=True)
+    desk.request(3, holder=b"x", foreign=True, strategy=bound)
+    desk.see(peer(b"old", cpus=1, free=1))  # seen before: what it has free changes fast
+    desk.see(peer(b"old", cpus=1, free=0), peer(b"full", cpus=1, free=0))
+    assert not desk.granted.keys() & {2, 3}
+    desk.see(peer(b"old", cpus=1, free=0), peer(b"new", cpus=1, free=1))
+    assert desk.granted[2] == [] and 3 not in desk.granted
+    desk.give_back(1)
+    assert len(desk.granted[3]) == 1
+
+
 @pytest.mark.parametrize("kind", ["DEFAULT", "SPREAD"])
 def test_an_event_about_something_unknown_is_ignored(kind: str) -> None:
     desk = Desk()

@@ -32,7 +32,9 @@ class Stage:
         self.taken = False
         self.cancelled: set[int] = set()
         self.facts: Any = SimpleNamespace(
-            dynamic=True, occupancy=lambda: Occupancy(2, running_tasks)
+            dynamic=True,
+            occupancy=lambda: Occupancy(2, running_tasks),
+            active_jobs=lambda: None,
         )
 
     def add(self, job: int, *, held: bool = True) -> None:
@@ -156,7 +158,7 @@ def test_jobs_that_get_no_executor_leave_the_slots_to_spark_now_and_then(
     crew = stage.crew(*elastic())
     stage.add(1)
     stage.demand = [(CPUS, 1)]
-    for _ in range(100):
+    for _ in range(150):
         crew.look(1)
         clock.now_s += 1.0
     assert stage.cancelled == stage.running - {1} != frozenset()
@@ -178,15 +180,21 @@ def test_idle_nodes_are_asked_to_leave_and_their_jobs_end_by_themselves(
     assert not stage.cancelled and stage.running == {1, 2, 3}
 
 
-def test_a_spark_stage_gets_nodes_on_all_executors_within_the_limit() -> None:
+def test_a_spark_stage_gets_nodes_on_all_executors_within_the_limit(
+    clock: Any,
+) -> None:
     stage = Stage(slots=2, running_tasks=9)
     crew = stage.crew(*elastic(most=3))
     stage.add(1)
+    crew.look(8)
+    clock.now_s += 1.0
     crew.look(8)
     assert crew.wanted(8) == 3
     alone = Stage(slots=1, running_tasks=9)
     crew = alone.crew(*elastic(most=3))
     alone.add(1)
+    crew.look(8)
+    clock.now_s += 1.0
     crew.look(8)
     assert crew.wanted(8) == 1  # a node there would leave the stage no slot
 

@@ -92,8 +92,9 @@ def test_bundles_that_share_no_node_ask_for_one_each() -> None:
 
 def test_executors_with_stages_of_sparks_own_get_a_node_each() -> None:
     scaling = scaler(most=3)
-    assert scaling.look(Look(0.0, [node(b"a")], with_stages=2)).target == 2
-    assert scaling.look(Look(1.0, [node(b"a")], with_stages=9)).target == 3
+    assert scaling.look(Look(0.0, [node(b"a")], with_stages=2)).target == 1
+    assert scaling.look(Look(1.0, [node(b"a")], with_stages=2)).target == 2
+    assert scaling.look(Look(2.0, [node(b"a")], with_stages=9)).target == 3
 
 
 def test_the_longest_idle_nodes_leave_down_to_the_least_number() -> None:
@@ -110,7 +111,13 @@ def test_the_longest_idle_nodes_leave_down_to_the_least_number() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"demand": [(ONE_CPU, 99)]}, {"starting": 1}, {"with_stages": 2}, {"apart": 2}],
+    [
+        {"demand": [(ONE_CPU, 99)]},
+        {"demand": [(ONE_CPU, 1)]},  # it is about to find its way
+        {"starting": 1},
+        {"with_stages": 2},
+        {"apart": 2},
+    ],
 )
 def test_nobody_leaves_while_there_is_something_to_do(more: dict[str, int]) -> None:
     nodes = [node(b"a", idle_s=IDLE_S), node(b"b", idle_s=IDLE_S)]
@@ -145,6 +152,9 @@ def test_jobs_press_harder_until_a_node_comes_and_rest_where_none_does() -> None
     assert pressure.jobs(1, 3, 9, 6.0) == 1
     assert pressure.jobs(1, 3, 9, 6.1 + PRESS_FOR_S) == 0
     assert pressure.jobs(1, 3, 9, 6.1 + PRESS_FOR_S + REST_S) > 0
+    alone = Pressure()
+    late_s = PRESS_FOR_S + 1
+    assert [alone.jobs(1, 1, 3, s, others=False) for s in (0.0, late_s)] == [1, 2]
     assert Pressure().jobs(2, 0, 0, 100.0) == 2  # nothing to leave to Spark
 
 
