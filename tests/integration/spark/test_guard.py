@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -191,3 +192,30 @@ def test_what_a_dead_executors_killed_guard_left_is_swept_by_the_next(
     (left / "0.lock").touch()
     executor._run_guard(order)
     assert not left.exists()
+
+
+def test_a_head_that_is_away_for_long_is_lost_and_one_that_comes_back_is_not() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        watch = guard._HeadWatch(address, now_s=0.0)
+        assert not watch.is_lost(guard.HEAD_LOST_S + 1)
+        assert guard.await_head(address, 0.0)
+    later_s = guard.HEAD_LOST_S + 1 + guard.LOOK_AT_HEAD_S
+    assert not watch.is_lost(later_s)
+    assert watch.is_lost(later_s + guard.HEAD_LOST_S)
+    assert not guard.await_head(address, 0.0)
+
+
+def test_a_job_that_finds_a_node_keeps_its_slot_until_the_cluster_ends(
+    order: Order, head: NodeProcess
+) -> None:
+    task = executor.NodeTask(order.address, order.token, order.app_id, timeout_s=60)
+    waiting = threading.Thread(target=task._fill_slot)
+    waiting.start()
+    waiting.join(2 * guard.LOOK_S)
+    assert waiting.is_alive()
+    head.stop()
+    waiting.join(20)
+    assert not waiting.is_alive()
