@@ -270,8 +270,11 @@ class _Run:
                 if not self._running:
                     return
                 self._take_one([])
-        finally:
+        except KeyboardInterrupt:
+            # not after errors: what interrupts an import breaks it for its process,
+            # and the few slices under way end by themselves
             self._cancel()
+            raise
 
     # --- actors ---
 
