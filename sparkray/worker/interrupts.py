@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import CodeType, FrameType
 
@@ -20,6 +21,11 @@ from sparkray.transport.channel import IOLoop
 #: as late each time, up to the second value.
 RETRY_S = 0.002
 RETRY_MAX_S = 0.1
+
+#: So long a cancelled task may finish an import: one that is broken off half-way leaves
+#: modules in the process that later tasks stumble over.
+IMPORT_S = 5.0
+_IMPORTING = "<frozen importlib._bootstrap>"
 
 _ROOT = os.path.dirname(os.path.dirname(__file__))
 #: What must not be interrupted: the parts beneath the libraries.  Those call code of
@@ -53,6 +59,7 @@ class Interrupts:
         self._handler = self._interrupt
         self._running: object | None = None  #: the task whose user code may be stopped
         self._cancelled: object | None = None
+        self._cancelled_s = 0.0
         self._raised: object | None = None
         self.ready()
 
@@ -79,14 +86,25 @@ class Interrupts:
         task = self._running
         if task is None or self._cancelled is not task:
             return
-        if is_harmless(frame, _OURS, self._harmless):
+        if is_harmless(frame, _OURS, self._harmless) and not self._imports(frame):
             self._cancelled, self._raised = None, task
             raise KeyboardInterrupt("the task was cancelled")
+
+    def _imports(self, frame: FrameType | None) -> bool:
+        """Tell whether an import is under way that there is still time for."""
+        if time.monotonic() - self._cancelled_s > IMPORT_S:
+            return False
+        while frame is not None:
+            if frame.f_code.co_filename == _IMPORTING:
+                return True
+            frame = frame.f_back
+        return False
 
     # --- I/O thread ---
 
     def cancel(self, task: object) -> None:
         """Interrupt ``task``, which is the main thread's current one."""
+        self._cancelled_s = time.monotonic()
         self._cancelled = task
         self._strike(task, RETRY_S)
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import Gate
+from sparkray.exceptions import TaskCancelledError
+from tests.support import Gate, quiet
 
 
 def test_a_cancelled_stream_loses_nothing_of_the_next_task(local: ModuleType) -> None:
@@ -29,6 +30,48 @@ def test_a_cancelled_stream_loses_nothing_of_the_next_task(local: ModuleType) ->
         local.cancel(stream)
         following = [local.get(ref, timeout=10) for ref in items.remote(20)]
         assert len(following) == 20
+
+
+def test_a_cancelled_task_finishes_the_import_that_it_is_at(
+    fresh: ModuleType, tmp_path: Path
+) -> None:
+    """Broken off, it left modules half made for the next task of the process."""
+    fresh.init(num_cpus=1)
+    began, goes_on = Gate(tmp_path), Gate(tmp_path)
+
+    def module_of(gates: tuple[Gate, Gate]) -> ModuleType:
+        import builtins
+        import importlib
+
+        builtins.__dict__["_gates"] = gates
+        (tmp_path / "slow_to_import.py").write_text(
+            "import builtins\n"
+            "began, goes_on = builtins._gates\n"
+            "began.open()\n"
+            "goes_on.wait()\n"
+            "whole = True\n"
+        )
+        sys.path.insert(0, str(tmp_path))
+        return importlib.import_module("slow_to_import")
+
+    @fresh.remote
+    def imports() -> None:
+        module_of((began, goes_on))
+        time.sleep(60)
+
+    @fresh.remote
+    def is_whole() -> bool:
+        return bool(sys.modules["slow_to_import"].whole)
+
+    ref = imports.remote()
+    began.wait()
+    fresh.cancel(ref)
+    following = is_whole.remote()
+    assert quiet(lambda: fresh.wait([ref], timeout=0)[1] == [ref])
+    goes_on.open()
+    with pytest.raises(TaskCancelledError):
+        fresh.get(ref, timeout=10)
+    assert fresh.get(following, timeout=10)
 
 
 def test_a_task_may_turn_the_interrupt_signal_off_for_itself_only(
