@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _SUBMODULES = frozenset(
     {
         "actor_pool",
+        "exchange",
         "futures",
         "joblib",
         "placement_group",
