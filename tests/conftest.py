@@ -8,6 +8,7 @@ two_nodes   a head node and a second node (with the resource "second"), joined
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -88,6 +89,13 @@ def local(cluster_root: Path) -> Iterator[ModuleType]:
 def shared(cluster_root: Path) -> Iterator[ModuleType]:
     with _session(cluster_root, **LOCAL) as module:
         yield module
+
+
+@pytest.fixture
+def no_garbage() -> None:
+    """For tests that look at all objects: frames of errors that earlier tests caught
+    hold refs in cycles, until Python comes to collect them."""
+    gc.collect()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import NEEDS_SPARK, Driver, wait_until_gone
 
-pytestmark = NEEDS_SPARK
+pytestmark = [*NEEDS_SPARK, pytest.mark.long]
 Run = Callable[[str], Driver]
 
 #: Spark brings executors up, and takes them back, within seconds.

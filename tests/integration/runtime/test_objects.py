@@ -21,7 +21,7 @@ from sparkray.exceptions import (
 from sparkray.util import state
 from tests.support import driver_environment, quiet, run_driver, until
 
-pytestmark = pytest.mark.usefixtures("shared")
+pytestmark = pytest.mark.usefixtures("shared", "no_garbage")
 MB = 1 << 20
 
 

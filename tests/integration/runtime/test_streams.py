@@ -16,7 +16,7 @@ import sparkray
 from sparkray.util import state
 from tests.support import until
 
-pytestmark = pytest.mark.usefixtures("shared")
+pytestmark = pytest.mark.usefixtures("shared", "no_garbage")
 
 
 @sparkray.remote(num_cpus=0)
