@@ -13,7 +13,7 @@ import pytest
 
 from .conftest import INIT_SCRIPT, NEEDS_HOSTS, TOKEN, Hosts, hosts_up
 
-pytestmark = [*NEEDS_HOSTS, pytest.mark.faults]
+pytestmark = [*NEEDS_HOSTS, pytest.mark.faults, pytest.mark.long]
 
 NODE_TIMEOUT_S = 5
 SCRIPT_AGAIN = f"bash /databricks/init_scripts/01_{INIT_SCRIPT.name}"

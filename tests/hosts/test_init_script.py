@@ -70,6 +70,7 @@ def node_names(hosts: Hosts) -> list[str]:
     return [hosts.run(name, ["hostname"]).stdout.strip() for name in hosts.names]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.skipif(not HAS_SPARK, reason="Spark needs pyspark and a Java runtime")
 def test_the_notebook_about_it_runs_and_its_udfs_join_on_their_own_hosts(
@@ -204,6 +205,7 @@ tell(address=context.address, hosts=[place_of(node) for node in nodes])
 NOT_DATABRICKS = {"DB_DRIVER_IP": "", "DB_IS_DRIVER": "", "SPARKRAY_TOKEN": ""}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("platform", "port"), [("like_emr.sh", 9340), ("like_dataproc.sh", 9341)]
 )

@@ -21,7 +21,7 @@ pyspark = pytest.importorskip("pyspark")
 pytest.importorskip("grpc_status")
 pytest.importorskip("google.rpc")
 
-pytestmark = NEEDS_SPARK
+pytestmark = [*NEEDS_SPARK, pytest.mark.long]
 Run = Callable[[str], Driver]
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
