@@ -32,7 +32,8 @@ trap 'rm -rf "$files"' EXIT
 gsutil -q cp -r "${folder%/}/*" "$files" || fail "cannot copy $folder"
 secret=$(metadata sparkray-secret)
 if [[ -n $secret ]]; then
-    export SPARKRAY_TOKEN_FILE=/root/.sparkray-token
+    mkdir -p /etc/sparkray
+    export SPARKRAY_TOKEN_FILE=/etc/sparkray/token
     (umask 077 && gcloud secrets versions access latest "--secret=$secret" > "$SPARKRAY_TOKEN_FILE") ||
         fail "cannot read the secret $secret"
 fi

@@ -122,7 +122,7 @@ class _Session:
     arguments: InitArguments
     started: _Started | None
     shield: InterruptShield
-    told: udf.Told | None = None  #: where its Spark task belonged; None: no UDF
+    membership: udf.Membership | None = None  #: of a UDF, where its Spark task belongs
     spark: Any = None  #: the session of Spark whose tasks were told of this one
 
 
@@ -181,8 +181,8 @@ def init(
     """Join a running cluster, or start a private one on this host.
 
     Called again it returns the context that is there; where the cluster has ended
-    meanwhile it begins anew.  In tasks, and in UDFs that have
-    joined, it changes nothing.
+    meanwhile it begins anew.  In tasks, and in UDFs that have joined, it changes
+    nothing.
 
     Args:
         address: ``host:port`` of a cluster with a node on this host; ``"auto"``: the
@@ -300,12 +300,12 @@ def _join_in_udf() -> None:
 def _renew_in_udf() -> None:
     """Leave what the Spark task of this process does not belong to, or what ended."""
     session = _state.session
-    if session is None or session.told is None:
+    if session is None or session.membership is None:
         return
     runtime = session.runtime
     if runtime.shared.loop.on_thread:
         return
-    if not _is_lost(runtime) and not udf.is_outdated(session.told):
+    if not _is_lost(runtime) and not session.membership.is_outdated():
         return
     with _state.lock:
         if _state.session is session:
@@ -346,7 +346,8 @@ def _existing(
         return Context(runtime)
     if arguments.address in _spellings(session):
         arguments = replace(arguments, address=None)
-    if session.told is not None and session.told.job and arguments.address is None:
+    membership = session.membership
+    if membership is not None and membership.told.job and arguments.address is None:
         return session.context
     differences = arguments.differences(session.arguments)
     if differences and not ignore_reinit_error:
@@ -384,7 +385,7 @@ def _begin(
     shield.ready()
     session = _Session(runtime, Context(runtime), arguments, started, shield)
     if target.kind == "udf":
-        session.told = udf.told()
+        session.membership = udf.Membership()
         core.renew = _renew_in_udf
     _state.session = session
     atexit.unregister(shutdown)

@@ -40,13 +40,35 @@ def told() -> Told:
     return Told(address, context.getLocalProperty(discovery.JOB_PROPERTY) or "")
 
 
-def is_outdated(joined: Told) -> bool:
-    """Tell whether the present task belongs elsewhere than the one that joined.
+class Membership:
+    """That this process has joined where a Spark task of it was told to.
 
-    One that was told nothing takes the cluster that is there.
+    Asked at each use of sparkray: what a task was told is read once.
     """
-    now = told()
-    return bool(now.address) and now != joined
+
+    def __init__(self) -> None:
+        self.told = told()
+        self._attempt = _attempt()
+
+    def is_outdated(self) -> bool:
+        """Tell whether the present task belongs elsewhere than the one that joined.
+
+        One that was told nothing takes the cluster that is there.
+        """
+        attempt = _attempt()
+        if attempt == self._attempt:
+            return False
+        now = told()
+        if now.address and now != self.told:
+            return True
+        self._attempt = attempt
+        return False
+
+
+def _attempt() -> int | None:
+    """Return the number of the task that runs here, as no other of its application."""
+    context = task()
+    return None if context is None else context.taskAttemptId()
 
 
 def find(address: str | None) -> tuple[Node, bytes]:

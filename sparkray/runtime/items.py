@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkray.exceptions import GetTimeoutError, SparkrayError
 from sparkray.runtime.refs import ObjectRef
@@ -14,6 +14,8 @@ from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.streams import Stream
 from sparkray.runtime.submit import Submitter
 from sparkray.runtime.waiter import LONGEST_S, LoopWaiter, Waiter
+
+_W = TypeVar("_W", Waiter, LoopWaiter)
 
 
 class Items:
@@ -49,9 +51,8 @@ class Items:
         if timeout_s is not None and timeout_s < LONGEST_S:
             deadline = time.monotonic() + timeout_s
         while True:
-            waiter = Waiter(1, stop_on_failure=False)
-            known, ref = self._take_or_watch(stream, waiter)
-            if known:
+            ref, waiter = self._take_or_watch(stream, _new_waiter)
+            if waiter is None:
                 return ref
             left_s = None if deadline is None else deadline - time.monotonic()
             if not self._wait(waiter, left_s):
@@ -69,21 +70,19 @@ class Items:
         self._submitter.flush()
         loop = asyncio.get_running_loop()
         while True:
-            came = asyncio.Event()
-            waiter = LoopWaiter(loop, came)
-            known, ref = self._take_or_watch(stream, waiter)
-            if known:
+            ref, waiter = self._take_or_watch(stream, lambda: LoopWaiter(loop))
+            if waiter is None:
                 return ref
             try:
                 with self._shared.blocking():
-                    await came.wait()
+                    await waiter.came.wait()
             finally:
                 self._unwatch(stream, waiter)
 
     def _take_or_watch(
-        self, stream: Stream, waiter: Any
-    ) -> tuple[bool, ObjectRef | None]:
-        """Return True and what `next` returns; or False, and the waiter will hear."""
+        self, stream: Stream, make: Callable[[], _W]
+    ) -> tuple[ObjectRef | None, _W | None]:
+        """Return what `next` returns, and None; or a new waiter, which will hear."""
         with self._shared.lock:
             if self._ended or not stream.completed_id.startswith(self._shared.prefix):
                 raise SparkrayError(
@@ -95,12 +94,17 @@ class Items:
                 entry.local += 1
                 entry.pins -= 1
                 self._submitter.streams.note_taken(stream)
-                return True, ObjectRef(entry.id)
+                return ObjectRef(entry.id), None
             if stream.total is not None:
-                return True, None
+                return None, None
+            waiter = make()
             stream.waiters.append(waiter)
-            return False, None
+            return None, waiter
 
     def _unwatch(self, stream: Stream, waiter: Any) -> None:
         with self._shared.lock, contextlib.suppress(ValueError):  # it was told
             stream.waiters.remove(waiter)
+
+
+def _new_waiter() -> Waiter:
+    return Waiter(1, stop_on_failure=False)

@@ -49,12 +49,16 @@ class FutureWaiter:
 
 
 class LoopWaiter:
-    """Sets an event of an event loop."""
+    """Sets an event of an event loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    Attributes:
+        came: the event.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._event = event
+        self.came = asyncio.Event()
 
     def notify(self, entry: Entry) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(self._event.set)
+            self._loop.call_soon_threadsafe(self.came.set)

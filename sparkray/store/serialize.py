@@ -34,10 +34,7 @@ from typing import Any, Final, TypeAlias
 from sparkray.exceptions import NotPicklableError, SparkrayError
 from sparkray.store import code, reducers
 from sparkray.store.copying import copy_into
-from sparkray.store.explain import (
-    explain_unpicklable,
-    own_name,
-)
+from sparkray.store.explain import explain_unpicklable, own_name
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 

@@ -28,12 +28,14 @@ import base64, json, sys, types
 import cloudpickle
 
 class TaskContext:
-    properties = {}
+    properties, attempt = {}, 0
     @classmethod
     def get(cls):
         return cls()
     def getLocalProperty(self, name):
         return self.properties.get(name)
+    def taskAttemptId(self):
+        return self.attempt
 
 module = types.ModuleType("pyspark.taskcontext")
 module.TaskContext = TaskContext
@@ -42,6 +44,7 @@ kept = {}  # as broadcast variables are: for as long as the process lives
 for line in sys.stdin:
     task = json.loads(line)
     TaskContext.properties = task["properties"]
+    TaskContext.attempt += 1
     try:
         function = cloudpickle.loads(base64.b64decode(task["function"]))
         said = {"result": function(kept)}
