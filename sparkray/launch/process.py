@@ -135,12 +135,18 @@ class NodeProcess:
         return self.wait()
 
     def kill(self) -> None:
-        """End it and all its processes at once, as the death of a machine would."""
-        victims = processes_of(self.pid)
-        self._signal(signal.SIGKILL)
-        for pid in victims:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        """End it and all its processes at once, as the death of a machine would.
+
+        None of them runs any more when this returns.
+        """
+        if self.poll() is None:
+            with contextlib.ExitStack() as ends:
+                for pid in _stopped(self.pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        end = os.pidfd_open(pid)
+                        ends.callback(os.close, end)
+                        signal.pidfd_send_signal(end, signal.SIGKILL)
+                        select.select([end], [], [])
         self.wait()
         self.let_go()
 
@@ -153,6 +159,17 @@ class NodeProcess:
     def _signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
             self._process.send_signal(number)
+
+
+def _stopped(pid: int) -> list[int]:
+    """Stop a process and all under it, so that none is made any more; return them."""
+    stopped: list[int] = []
+    while new := [p for p in (pid, *processes_of(pid)) if p not in stopped]:
+        for each in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGSTOP)
+        stopped += new
+    return stopped
 
 
 def processes_of(pid: int) -> list[int]:

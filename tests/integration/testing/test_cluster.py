@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 import sparkray
@@ -16,6 +17,13 @@ def cluster() -> Iterator[Cluster]:
     assert not Path(cluster._temp_dir).exists()
 
 
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_nodes_come_and_go(cluster: Cluster) -> None:
     second = cluster.add_node(num_cpus=2, resources={"second": 4}, labels={"a": "b"})
     cluster.wait_for_nodes()
@@ -27,7 +35,9 @@ def test_nodes_come_and_go(cluster: Cluster) -> None:
 
     segments = f"sparkray-*-{second.node_id[:8]}"
     assert list(Path("/dev/shm").glob(segments))
+    processes = psutil.Process(second.pid).children(recursive=True)
     cluster.remove_node(second, allow_graceful=False)
+    assert not [process for process in processes if runs(process)]
     cluster.wait_for_nodes()
     assert not second.is_alive
     assert not list(Path("/dev/shm").glob(segments))
