@@ -1,10 +1,10 @@
 """What goes wrong on and between hosts: how work ends all the same, and in what time.
 
 The hosts are poor ones (see ``poor_host.sh``): 64 MB of shared memory, names that do
-not resolve, no IPv6, and a proxy for the world outside.  Their clocks are one, for no
-kernel has two: what clocks could do is in ``tests/unit/test_clocks.py``.
+not resolve, no IPv6, and a proxy for the world outside.
 """
 
+import importlib.util
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +82,62 @@ def test_little_shared_memory_no_names_no_ipv6_and_a_proxy_change_nothing(
     for name in hosts.names:
         logs = hosts.run(name, "cat /databricks/driver/logs/sparkray/node-*.log").stdout
         assert logs.count("/dev/shm has room for") == 1, logs
+
+
+CLOCKS = """
+@sparkray.remote
+def clock():
+    print("printed there")
+    return time.time()
+
+def ahead_s(node):
+    return sparkray.get(clock.options(**on(node)).remote()) - time.time()
+
+class Cell:
+    def wait_and_tell(self, pause_s):
+        time.sleep(pause_s)
+        return socket.gethostname()
+
+cells = [sparkray.remote(Cell).options(**on(node)).remote() for node in nodes]
+told = [cell.wait_and_tell.remote(1.0) for cell in cells]
+try:
+    sparkray.get(told, timeout=0.2)
+except TimeoutError:
+    timed_out = True
+tell(
+    ahead_s=sorted(map(ahead_s, nodes)),
+    right=work(2),
+    timed_out=timed_out,
+    hosts=len(set(sparkray.get(told, timeout=30))),
+    alive=len(alive()),
+)
+"""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libfaketime") is None, reason="libfaketime not installed"
+)
+def test_clocks_that_are_five_minutes_apart_change_nothing(wheel: Path) -> None:
+    spec = importlib.util.find_spec("libfaketime")
+    assert spec is not None and spec.origin is not None
+    library = next(Path(spec.origin).parent.rglob("libfaketime.so.1"))
+    env = {
+        "SPARKRAY_TOKEN": TOKEN,
+        "FAKETIME_LIBRARY": str(library),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    ahead = Path(__file__).with_name("five_minutes_ahead.sh")
+    with (
+        hosts_up(wheel, ahead, INIT_SCRIPT, env=env, spark=False) as cluster,
+        cluster.notebook(WORK + CLOCKS) as notebook,
+    ):
+        told = notebook.next()
+        errors = notebook.end()
+    assert abs(told["ahead_s"][0]) < 60
+    assert all(240 < ahead_s < 360 for ahead_s in told["ahead_s"][1:])
+    assert told["right"] and told["timed_out"]
+    assert told["hosts"] == told["alive"] == 3
+    assert "printed there" in errors
 
 
 def test_work_is_right_over_a_network_that_delays_and_loses(hosts: Hosts) -> None:

@@ -15,7 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import NEEDS_SPARK, REPO, Driver, processes_of, wait_until_gone
+from .conftest import (
+    NEEDS_SPARK,
+    REPO,
+    Driver,
+    new_folder,
+    processes_of,
+    wait_until_gone,
+)
 
 pyspark = pytest.importorskip("pyspark")
 pytest.importorskip("grpc_status")
@@ -38,7 +45,7 @@ class Server:
     """A Spark Connect server with two executors of two cores each."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self.port, self.ui_port = _free_port(), _free_port()
         settings = {
             "spark.connect.grpc.binding.port": self.port,
@@ -74,7 +81,7 @@ class Server:
                 if not probe.connect_ex(("127.0.0.1", self.port)):
                     return
             ended = self._process.poll() is not None or time.monotonic() > deadline
-            assert not ended, (self._folder / "server").read_text()[-4000:]
+            assert not ended, (self.folder / "server").read_text()[-4000:]
             time.sleep(0.1)
 
     def running_jobs(self) -> list[dict[str, Any]]:
@@ -87,7 +94,7 @@ class Server:
         return jobs
 
     def stop(self) -> None:
-        for process in processes_of(self._folder):
+        for process in processes_of(self.folder):
             if process.name() == "java":
                 with contextlib.suppress(psutil.Error):
                     process.kill()
@@ -107,20 +114,32 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[Server]:
+    with new_folder() as folder:
+        started = Server(folder)
+        try:
+            started.wait()
+            yield started
+        finally:
+            started.stop()
+
+
 @pytest.fixture
-def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    started = Server(folder)
-    monkeypatch.setenv("CONNECT_SERVER", f"sc://127.0.0.1:{started.port}")
-    try:
-        started.wait()
-        yield started
-    finally:
-        started.stop()
+def server(
+    one_server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Server]:
+    """The server, with no job and nothing of sparkray's after the test."""
+    monkeypatch.setenv("CONNECT_SERVER", f"sc://127.0.0.1:{one_server.port}")
+    yield one_server
+    wait_until_idle(one_server, 60)
+    for place in (folder, one_server.folder):
+        wait_until_gone(place, 30)
 
 
 @pytest.mark.timeout(900)
 def test_a_connect_session_has_a_cluster_with_udfs_and_gives_its_slots_back(
-    server: Server, run_driver: Run, folder: Path
+    server: Server, run_driver: Run
 ) -> None:
     results = run_driver(
         BEGIN
@@ -150,8 +169,92 @@ def test_a_connect_session_has_a_cluster_with_udfs_and_gives_its_slots_back(
     for row in told["rows"]:
         assert row["total"] == sum(x * x for x in range(20)) + sum(range(1000))
         assert row["places"] == 2
-    wait_until_idle(server, 30)
-    wait_until_gone(folder, 30)
+
+
+@pytest.mark.timeout(900)
+def test_nodes_follow_the_demand_within_the_limits(
+    server: Server, run_driver: Run
+) -> None:
+    results = run_driver(
+        BEGIN
+        + """
+    start_cluster(spark, 1, 2, idle_timeout_s=1)
+    tell(first=len(executors()))
+    gate = os.path.join(os.environ["TEST_FOLDER"], "gate")
+
+    @sparkray.remote
+    def work(x):
+        while not os.path.exists(gate):
+            time.sleep(0.02)
+        return x, sparkray.get_runtime_context().get_node_id()
+
+    refs = [work.remote(x) for x in range(4)]
+    while len(executors()) < 2:
+        time.sleep(0.05)
+    open(gate, "w").close()
+    answers, places = zip(*sparkray.get(refs))
+    tell(answers=answers, places=len(set(places)))
+    while len(executors()) > 1:
+        time.sleep(0.05)
+    tell(left=len(executors()))
+    """
+    ).results()
+    told = {name: value for line in results for name, value in line.items()}
+    assert told["first"] == told["left"] == 1
+    assert told["answers"] == list(range(4)) and told["places"] == 2
+
+
+@pytest.mark.timeout(900)
+def test_data_frames_are_exchanged_without_the_client(
+    server: Server, run_driver: Run
+) -> None:
+    results = run_driver(
+        BEGIN
+        + """
+    from sparkray.spark import from_dataframe, map_batches, to_dataframe
+
+    start_cluster(spark, num_nodes=2)
+    frame = spark.range(1000, numPartitions=4)
+    refs = from_dataframe(frame)
+    rows = sparkray.remote(lambda table: table.num_rows)
+    tell(rows=sparkray.get([rows.remote(ref) for ref in refs]))
+    back = to_dataframe(refs, spark)
+    tell(total=back.groupBy().sum("id").collect()[0][0], schema=back.schema.json())
+    tell(same=back.schema == frame.schema)
+
+    class Doubler:
+        def __init__(self):
+            self.by = 2
+
+        def __call__(self, batch):
+            return {"id": batch["id"] * self.by}
+
+    doubled = map_batches(frame, Doubler, batch_size=100, concurrency=2)
+    tell(doubled=doubled.groupBy().sum("id").collect()[0][0])
+    """
+    ).results()
+    told = {name: value for line in results for name, value in line.items()}
+    assert told["rows"] == [250] * 4
+    assert told["total"] == sum(range(1000)) and told["same"], told["schema"]
+    assert told["doubled"] == 2 * sum(range(1000))
+
+
+@pytest.mark.timeout(900)
+def test_a_client_that_is_killed_gives_its_slots_back(
+    server: Server, run_driver: Run
+) -> None:
+    driver = run_driver(
+        BEGIN
+        + """
+    start_cluster(spark, num_nodes=2)
+    refs = [square.remote(x, 60) for x in range(8)]
+    tell(nodes=len(executors()))
+    time.sleep(1000)
+    """
+    )
+    assert driver.next_result()["nodes"] == 2
+    assert server.running_jobs()
+    driver.kill()  # the fixture waits until nothing of it is left
 
 
 def wait_until_idle(server: Server, timeout_s: float) -> None:

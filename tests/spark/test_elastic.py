@@ -3,12 +3,13 @@
 Spark starts with one executor and may have two, of two cores each.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import NEEDS_SPARK, Driver, wait_until_gone
+from .conftest import NEEDS_SPARK, Driver, sparkray_processes, wait_until_gone
 
 pytestmark = [*NEEDS_SPARK, pytest.mark.long]
 Run = Callable[[str], Driver]
@@ -125,3 +126,72 @@ def test_nodes_come_with_the_demand_and_go_without_it(
     assert results["jobs"] == 1
     assert results["jobs_after"] == 0 and results["all_slots"] == 6
     wait_until_gone(folder, 10)
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_executor_is_replaced_and_its_tasks_run_again(
+    run_driver: Run, folder: Path
+) -> None:
+    told = run_driver(
+        START
+        + """
+    import psutil
+
+    spark = start_elastic()
+    start_cluster(spark, 2, 2, idle_timeout_s=2)
+    before = {node["NodeID"]: node for node in executors()}
+    refs = [work.remote(x, "kill") for x in range(4)]
+    until(lambda: begun("kill") == 4)
+
+    victim = min(before)
+    name = before[victim]["Labels"]["spark.executor"]
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+            mine = process.environ().get("TEST_FOLDER") == os.environ["TEST_FOLDER"]
+        except psutil.Error:
+            continue
+        if mine and f"--executor-id {name} " in " ".join(command):
+            process.kill()
+    began = time.monotonic()
+    until(lambda: victim not in {node["NodeID"] for node in executors()})
+    tell(gone_s=time.monotonic() - began)
+    until(lambda: len(executors()) == 2)
+    tell(replaced_s=time.monotonic() - began)
+    tell(new=len({node["NodeID"] for node in executors()} - before.keys()))
+    open_gate("kill")
+    answers, places = zip(*sparkray.get(refs))
+    tell(answers=answers, on_the_victim=places.count(victim))
+    stop_cluster()
+    tell(jobs_after=jobs(spark))
+    spark.stop()
+    """
+    ).results()
+    results = {name: value for line in told for name, value in line.items()}
+    print(f"node gone after {results['gone_s']:.1f} s,", end=" ")
+    print(f"replaced after {results['replaced_s']:.1f} s")
+    assert results["new"] == 1
+    assert results["answers"] == [x * x for x in range(4)]
+    assert results["on_the_victim"] == 0
+    assert results["jobs_after"] == 0
+    wait_until_gone(folder, 10)
+
+
+@pytest.mark.timeout(900)
+def test_nothing_is_left_of_a_driver_that_is_killed_while_it_waits_for_nodes(
+    run_driver: Run, folder: Path
+) -> None:
+    driver = run_driver(
+        START
+        + """
+    spark = start_elastic()
+    tell(started=True)
+    start_cluster(spark, 2, 2)
+    """
+    )
+    assert driver.next_result()["started"]
+    while not any("sparkray.spark.guard" in it for it in sparkray_processes(folder)):
+        assert driver.process.poll() is None, driver.errors()
+        time.sleep(0.02)
+    driver.kill()
+    wait_until_gone(folder, 30)

@@ -6,6 +6,7 @@ Simulated by the tool in ``../shared/sparkhosts`` beside the repository, where t
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -160,6 +161,64 @@ def test_hosts_are_clean_within_30_s_of_the_drivers_death(hosts: Any) -> None:
     done = hosts.run("driver", ["python", "-"], input=HEADER + JOB + die, timeout=300)
     assert done.returncode != 0
     wait_until_quiet(hosts, 30)
+
+
+LOSE_AN_EXECUTOR = """
+spark = SparkSession.builder.getOrCreate()
+sparkray.init(spark)
+before = {node["NodeID"]: node["NodeManagerHostname"] for node in executors()}
+soft = sparkray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+here = soft(sparkray.get_runtime_context().get_node_id(), soft=False)
+safe = {"num_cpus": 0, "scheduling_strategy": here}
+gate = sparkray.util.queue.Queue(actor_options=safe)
+begun = sparkray.util.queue.Queue(actor_options=safe)
+
+@sparkray.remote(max_retries=2)
+def stay(x):
+    begun.put((x, sparkray.get_runtime_context().get_node_id()))
+    return gate.get(), sparkray.get_runtime_context().get_node_id()
+
+calls = [
+    stay.options(scheduling_strategy=soft(node, soft=True)).remote(x)
+    for x, node in enumerate(before)
+]
+places = dict(begun.get() for _ in calls)
+tell(places=[before[place] for place in places.values()], before=before)
+sys.stdin.readline()                        # an executor is gone now
+lost_s = time.monotonic()
+x, again = begun.get()
+tell(again_s=time.monotonic() - lost_s, again=again)
+while len(now := executors()) != 2 or {n["NodeID"] for n in now} == set(before):
+    time.sleep(0.05)
+tell(replaced_s=time.monotonic() - lost_s)
+gate.put_nowait_batch([0, 1])
+tell(answers=sorted(answer for answer, _ in sparkray.get(calls)))
+"""
+
+
+def test_a_killed_executor_costs_a_retry_and_its_node_is_replaced(hosts: Any) -> None:
+    imports = "import sparkray.util.queue, sparkray.util.scheduling_strategies\n"
+    driver = hosts.popen(
+        "driver",
+        ["python", "-c", HEADER + imports + LOSE_AN_EXECUTOR + END],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        told = json.loads(driver.stdout.readline())
+        assert len(set(told["places"])) == 2
+        hosts.run("worker1", "pkill -9 -f CoarseGrainedExecutorBackend")
+        lost, *_ = driver.communicate("\n", timeout=120)
+        assert driver.returncode == 0
+    finally:
+        driver.kill()
+    lines = [json.loads(line) for line in lost.splitlines() if line.startswith("{")]
+    told = {name: value for line in lines for name, value in line.items()}
+    print(f"executor killed: task again after {told['again_s']:.1f} s, ", end="")
+    print(f"node replaced after {told['replaced_s']:.1f} s")
+    assert told["answers"] == [0, 1] and told["jobs"] == 0
+    wait_until_quiet(hosts, 10)
 
 
 def wait_until_quiet(hosts: Any, timeout_s: float) -> None:

@@ -55,7 +55,8 @@ assert pool.pop_idle() is not None
 queue = Queue(maxsize=10, actor_options={"num_cpus": 0.5})
 consumers = [consume.remote(queue) for _ in range(2)]
 ray.get([produce.remote(queue, 20) for _ in range(2)])
-queue.put_nowait_batch([None, None])
+for _ in consumers:
+    queue.put(None)
 assert sum(ray.get(consumers)) == 2 * sum(range(20))
 try:
     queue.get(timeout=0.01)
