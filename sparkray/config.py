@@ -75,6 +75,10 @@ class Settings:
         0.8, "fraction of the store above which it spills"
     )
     store_full_timeout_s: float = _setting(20.0, "how long `put` waits for room")
+    lineage_max_bytes: int = _setting(
+        64 << 20,
+        "memory of a process for tasks that can run again for lost objects, in bytes",
+    )
     spill_dir: str = _setting("", "directory for spilled objects; default: session dir")
     # cluster
     temp_dir: str = _setting(

@@ -17,7 +17,7 @@ SparkrayError
     ├── ActorError               an actor could not serve a call
     │   ├── ActorDiedError       ... because it is gone for good
     │   └── ActorUnavailableError  ... for now; a later call may succeed
-    ├── ObjectLostError          every copy is gone and it cannot be rebuilt
+    ├── ObjectLostError          every copy is gone and it cannot be made again
     │   └── OwnerDiedError       ... because the process that knew it is gone
     ├── StartError               a node did not start
     └── ProtocolError            a peer spoke otherwise, or without proof of the token
@@ -402,11 +402,11 @@ class ActorUnavailableError(ActorError):
 
 
 class ObjectLostError(ClusterError):
-    """Every copy of the object is gone, and it cannot be rebuilt.
+    """Every copy of the object is gone, and it cannot be made again.
 
     Attributes:
         object_id: in hexadecimal.
-        reason: what happened to it, and why it was not rebuilt.
+        reason: what happened to it, and why it is not made again.
     """
 
     def __init__(self, object_id: str, reason: str = "") -> None:

@@ -36,7 +36,7 @@ class ObjectDesk:
     Args:
         call_peer: calls another agent: node id, method, request, deadline in seconds.
         flight_of: returns ``host:port`` of a node's Flight server, "" if it has none
-            yet, None if there is no such node.
+            yet, or is not known yet, None if it is dead.
         peers: returns the ids of the other nodes.
         spawn: runs a coroutine beside everything else.
         changed: called when more or less of the store is used.
@@ -199,10 +199,10 @@ class ObjectDesk:
         deadline = loop.time() + FLIGHT_WAIT_S
         while True:
             known = self._flight_of(source.node_id)
-            if known or source.flight:
-                return known or source.flight
             if known is None:
                 raise ConnectionError("the node is dead")
+            if known or source.flight:
+                return known or source.flight
             if loop.time() > deadline:
                 raise TimeoutError("the node serves no objects")
             await asyncio.sleep(_FLIGHT_POLL_S)

@@ -96,6 +96,7 @@ class AgentService:
         self._by_channel: dict[AgentChannel, Member] = {}
         self._early: set[AgentChannel] = set()
         self._view: dict[bytes, control.NodeInfo] = {}
+        self._dead: set[bytes] = set()  #: nodes that will never be back
         self._address = ""
         self._tasks: set[asyncio.Future[Any]] = set()
         self._finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -481,6 +482,7 @@ class AgentService:
             self._cast_out(f"the head declared this node dead: {gone.reason}")
             return
         self._view.pop(gone.node_id, None)
+        self._dead.add(gone.node_id)
         self.leases.node_gone(gone.node_id)
         self.objects.free_owners(self.leases.guests_gone(node_id=gone.node_id))
         self.spawn(self.uplink.forget(gone.node_id))
@@ -488,8 +490,10 @@ class AgentService:
             member.channel.send(m.NodeDied(gone.node_id, gone.reason))
 
     def _flight_of(self, node_id: bytes) -> str | None:
+        if node_id in self._dead:
+            return None
         node = self._view.get(node_id)
-        return None if node is None else node.flight
+        return "" if node is None else node.flight
 
     def _sealed(self) -> None:
         """An object is complete: if there are other nodes, they may want it."""

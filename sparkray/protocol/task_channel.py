@@ -213,12 +213,14 @@ class Retiring(msgspec.Struct, array_like=True, tag=51):
 class GetObject(msgspec.Struct, array_like=True, tag=52):
     """Borrower -> owner: tell me when this object is there, and what it is.
 
-    Repeatable.
+    Repeatable.  With a reason it says that the copies it knows cannot be read.
     Answer: `ObjectReady`.
     Errors: in the answer.
     """
 
     object_id: bytes
+    tried: list[bytes] = []  #: nodes without a copy
+    reason: str = ""  #: what was tried, and what came of it
 
 
 class ObjectReady(msgspec.Struct, array_like=True, tag=53):

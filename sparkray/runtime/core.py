@@ -107,6 +107,7 @@ class Runtime:
         )
         self.canceller = Canceller(shared, self.ownership, self.submitter)
         self.ownership.settle = self.submitter.settle
+        self.ownership.copies_lost = self.submitter.recovery.copies_lost
         self.worker_id = options.worker_id or bytes(ids.new_worker_id())
         shared.prefix = self.worker_id
         contexts = tls.contexts() if options.host else None
@@ -299,6 +300,8 @@ class Runtime:
 
     def _node_died(self, message: NodeDied) -> None:
         """Channels to a dead host hang: end them, and their tasks go on elsewhere."""
+        with self.shared.lock:
+            self.submitter.recovery.node_died(message.node_id)
         self.shared.peers.close_node(message.node_id, message.reason)
 
     def _peer_lost(self, channel: Channel, reason: str) -> None:
@@ -368,6 +371,7 @@ class Runtime:
             for task in list(self.submitter.tasks.values()):
                 self.submitter.fail(task, error)
             self.ownership.fail_pending(error)
+            self.shared.table.lineage.clear()
         _unset(self)
         self._sought.put(None)
         self.fetcher.close()

@@ -6,8 +6,8 @@ A caller waits on a lock of its own that the I/O thread releases; Ctrl-C interru
 from __future__ import annotations
 
 import concurrent.futures
-import weakref
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,9 +17,6 @@ from sparkray.protocol.messages import (
     AbortObject,
     Argument,
     CreateObject,
-    ObjectPinned,
-    ObjectSource,
-    PinObject,
     ReturnValue,
     SealObject,
 )
@@ -40,9 +37,10 @@ from sparkray.runtime.state.objects import (
     Entry,
 )
 from sparkray.runtime.state.scheduling import KeyQueue, Task
+from sparkray.runtime.stored import OutOfTime, StoredObjects
 from sparkray.runtime.submit import Submitter, describe
 from sparkray.runtime.waiter import FutureWaiter, Waiter
-from sparkray.store.segment import WritableSegments, map_for_reading
+from sparkray.store.segment import WritableSegments
 from sparkray.store.serialize import Serialized, deserialize, serialize
 from sparkray.words import counted
 
@@ -61,6 +59,7 @@ class Fetcher:
         self._segments = segments
         self.submitter: Submitter
         self._resolver = Resolver()
+        self._stored = StoredObjects(shared, ownership, self.wait_for)
 
     # --- get ---
 
@@ -72,6 +71,7 @@ class Fetcher:
             TaskError, ObjectLostError, ...: the first failure.
         """
         self.submitter.flush()
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._shared.lock:
             entries = self._ownership.entries_of(refs)
             pending = [entry for entry in entries if entry.state == PENDING]
@@ -81,7 +81,11 @@ class Fetcher:
             self._unwatch(waiter, pending)
             assert timeout_s is not None
             raise GetTimeoutError(timeout_s, self._story(entries))
-        return self.values_of(entries)
+        try:
+            return self.values_of(entries, deadline_s)
+        except OutOfTime:
+            assert timeout_s is not None
+            raise GetTimeoutError(timeout_s, self._story(entries)) from None
 
     def await_entries(self, entries: Sequence[Entry]) -> None:
         """Wait until all of these are settled, well or badly."""
@@ -91,31 +95,43 @@ class Fetcher:
         if pending:
             self.wait_for(waiter, None)
 
-    def values_of(self, entries: Sequence[Entry]) -> list[Any]:
-        """Return the values of settled entries; a failed one raises."""
+    def values_of(
+        self, entries: Sequence[Entry], deadline_s: float | None = None
+    ) -> list[Any]:
+        """Return the values of settled entries; a failed one raises.
+
+        Raises:
+            OutOfTime: what is lost was not made again by the deadline.
+        """
         values: list[Any] = []
         for entry in entries:
             if entry.state != INLINE or entry.value[0] == DYNAMIC_KIND:
-                return self._values_carefully(entries)
+                return self._values_carefully(entries, deadline_s)
             values.append(deserialize(entry.value))
         return values
 
-    def _values_carefully(self, entries: Sequence[Entry]) -> list[Any]:
+    def _values_carefully(
+        self, entries: Sequence[Entry], deadline_s: float | None
+    ) -> list[Any]:
         for entry in entries:
             if entry.state == FAILED:
                 raise self._error_of(entry)
-        self._pin_ahead(entries)
-        return [self._value_of(entry) for entry in entries]
+        self._stored.pin_ahead(entries)
+        return [self._value_of(entry, deadline_s) for entry in entries]
 
-    def _value_of(self, entry: Entry) -> Any:
-        if entry.state == INLINE:
-            value = entry.value
-            if value[0] == DYNAMIC_KIND:
-                return self._dynamic(entry)
-            return deserialize(value)
-        if entry.state == FAILED:
-            raise self._error_of(entry)
-        return deserialize(self._mapped(entry))
+    def _value_of(self, entry: Entry, deadline_s: float | None = None) -> Any:
+        tried: set[bytes] = set()
+        while True:
+            if entry.state == INLINE:
+                value = entry.value
+                if value[0] == DYNAMIC_KIND:
+                    return self._dynamic(entry)
+                return deserialize(value)
+            if entry.state == FAILED:
+                raise self._error_of(entry)
+            view = self._stored.view_of(entry, tried, deadline_s)
+            if view is not None:
+                return deserialize(view)
 
     def _error_of(self, entry: Entry) -> BaseException:
         error = deserialize(entry.value)
@@ -132,82 +148,6 @@ class Fetcher:
         return DynamicObjectRefGenerator(
             [ObjectRef(object_id, entry.owner) for object_id in object_ids]
         )
-
-    # --- objects in the store ---
-
-    def _pin_ahead(self, entries: Sequence[Entry]) -> None:
-        """Map all stored objects, their pins under way together."""
-        stored = [e for e in entries if e.state == STORED and self._mapping(e) is None]
-        if len(stored) < 2:
-            return
-        agent = self._shared.agent
-        with self._shared.blocking():
-            calls = [(e, agent.start(self._pin_call(e))) for e in reversed(stored)]
-            try:
-                while calls:
-                    entry, call = calls[-1]
-                    pinned = agent.wait_for(call)
-                    calls.pop()
-                    self._map(entry, pinned)
-            finally:  # one failed, or Ctrl-C
-                for entry, call in calls:
-                    call.abandon(self._undo_pin(entry.id))
-
-    def _pin(self, entry: Entry) -> ObjectPinned:
-        call = self._shared.agent.start(self._pin_call(entry))
-        try:
-            pinned: ObjectPinned = self._shared.agent.wait_for(call)
-        except BaseException:
-            call.abandon(self._undo_pin(entry.id))
-            raise
-        return pinned
-
-    def _undo_pin(self, object_id: bytes) -> Callable[[Any], None]:
-        def undo(answer: Any) -> None:
-            if isinstance(answer, ObjectPinned):
-                self._shared.note_unmapped(object_id)
-
-        return undo
-
-    def _pin_call(self, entry: Entry) -> Callable[[int], PinObject]:
-        return lambda call: PinObject(call, entry.id, entry.sources or [])
-
-    def _mapped(self, entry: Entry) -> memoryview:
-        view = self._mapping(entry)
-        if view is None:
-            near = any(
-                s.node_id == self._shared.address.node_id for s in entry.sources or ()
-            )
-            if near:
-                pinned = self._pin(entry)
-            else:
-                with self._shared.blocking():
-                    pinned = self._pin(entry)
-            view = self._map(entry, pinned)
-        return view
-
-    def _mapping(self, entry: Entry) -> memoryview | None:
-        mapping = entry.mapping() if entry.mapping is not None else None
-        return None if mapping is None else memoryview(mapping).toreadonly()
-
-    def _map(self, entry: Entry, pinned: ObjectPinned) -> memoryview:
-        object_id, note = entry.id, self._shared.note_unmapped
-        try:
-            view = map_for_reading(
-                pinned.path, pinned.size_bytes, lambda: note(object_id)
-            )
-        except BaseException:
-            note(object_id)
-            raise
-        with self._shared.lock:
-            known = self._mapping(entry)
-            if known is not None:
-                return known  # another thread was faster; ours unmaps itself
-            entry.mapping = weakref.ref(view.obj)
-            here = self.here()
-            if all(s.node_id != here.node_id for s in entry.sources or ()):
-                self._ownership.copy_made(entry, here)
-        return view
 
     def argument_value(self, argument: Argument) -> Any:
         """Return a task argument that its owner sent or described."""
@@ -258,7 +198,7 @@ class Fetcher:
             entry.local, entry.pins = local, pins
             entry.size = serialized.size_bytes
             if not inline:
-                entry.sources = [self.here()]
+                entry.sources = [self._shared.here()]
             if met:
                 contained = [self._ownership.entry_of(ref) for ref in set(met)]
                 for inner in contained:
@@ -287,12 +227,9 @@ class Fetcher:
             index,
             serialized.to_bytes() if inline else None,
             serialized.size_bytes,
-            [] if inline else [self.here()],
+            [] if inline else [self._shared.here()],
             contains,
         )
-
-    def here(self) -> ObjectSource:
-        return ObjectSource(self._shared.address.node_id, self._shared.attached.flight)
 
     def write(self, object_id: bytes, serialized: Serialized, owner: bytes) -> None:
         """Put bytes into the node's store; waits while it is full."""

@@ -65,7 +65,7 @@ class Inboxes:
             agent.send(FreeObjects([object_id], []))
             raise
         agent.send(UnpinObjects([object_id]))
-        return serialized.size_bytes, self._fetcher.here()
+        return serialized.size_bytes, self._shared.here()
 
     def discard(self, object_id: bytes) -> None:
         """Take back what this process has written."""

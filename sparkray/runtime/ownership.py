@@ -14,7 +14,7 @@ held, except the ``on_...`` handlers, which take it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from sparkray.exceptions import ObjectLostError, OwnerDiedError
@@ -78,6 +78,10 @@ class Ownership:
         self._readopts = readopts
         self._table = shared.table
         self.settle: Callable[[], None]  #: the submitter's: queue what became ready
+        #: See `Recovery.copies_lost`.
+        self.copies_lost: Callable[
+            [Entry, Collection[bytes], str], ObjectLostError | None
+        ]
 
     def entry_of(self, ref: ObjectRef) -> Entry:
         """Return the entry of a ref of this session.
@@ -190,14 +194,36 @@ class Ownership:
             return
         channel.send(frame(encode(GetObject(entry.id))))
 
-    def answer(self, borrower: Address, entry: Entry) -> None:
+    def ask_again(self, entry: Entry, tried: Collection[bytes], reason: str) -> None:
+        """The copies of a borrowed object that we know of cannot be read."""
+        assert entry.owner is not None
+        entry.state, entry.sources, entry.asked = PENDING, None, True
+        contains, entry.contains = entry.contains, None
+        if contains:  # they come again with the answer
+            self._table.unpin(contains)
+        message = GetObject(entry.id, list(tried), reason)
+        try:
+            channel = self._shared.peers.connect(entry.owner)
+        except OSError as error:
+            entry.settle(FAILED, _owner_died(entry, str(error)))
+            return
+        channel.send(frame(encode(message)))
+
+    def answer(
+        self, borrower: Address, entry: Entry, tried: Sequence[bytes] = ()
+    ) -> None:
+        """Tell a borrower of an object that is there, or failed.
+
+        Args:
+            tried: nodes whose copies it cannot read.
+        """
         contains = self.give_contained(entry.contains or (), borrower)
         failed = entry.state == FAILED
         ready = ObjectReady(
             object_id=entry.id,
             value=entry.value if entry.state == INLINE else None,
             size_bytes=entry.size,
-            sources=entry.sources or [],
+            sources=[s for s in entry.sources or () if s.node_id not in tried],
             error=entry.value if failed else b"",
             contains=contains,
         )
@@ -210,13 +236,19 @@ class Ownership:
                 entry = self._table.entries.get(message.object_id)
                 if entry is None:
                     channel.send(frame(encode(_freed(message.object_id))))
+                    continue
+                lost = None
+                if message.reason and entry.owner is None:
+                    lost = self.copies_lost(entry, message.tried, message.reason)
+                if lost is not None:
+                    channel.send(frame(encode(_failed(entry.id, lost))))
                 elif entry.state == PENDING:
                     if entry.waiters is None:
                         entry.waiters = []
                     entry.waiters.append(_Asker(self, borrower))
                     self.ask_owner(entry)
                 else:
-                    self.answer(borrower, entry)
+                    self.answer(borrower, entry, message.tried)
 
     def on_ready(self, channel: Channel, messages: Sequence[ObjectReady]) -> None:
         with self._shared.lock:
@@ -301,4 +333,8 @@ def _owner_died(entry: Entry, reason: str) -> bytes:
 
 def _freed(object_id: bytes) -> ObjectReady:
     error = ObjectLostError(object_id.hex(), "its owner has freed it already")
+    return _failed(object_id, error)
+
+
+def _failed(object_id: bytes, error: ObjectLostError) -> ObjectReady:
     return ObjectReady(object_id, None, 0, [], serialize(error).to_bytes(), [])

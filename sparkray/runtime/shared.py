@@ -16,6 +16,7 @@ from sparkray.protocol.messages import (
     Attached,
     FreeObjects,
     JobConfig,
+    ObjectSource,
     RemoveBorrower,
     UnpinObjects,
 )
@@ -89,6 +90,7 @@ class Shared:
         self.settings = settings
         self.lock = SendingLock()
         self.table = ObjectTable()
+        self.table.lineage.limit_bytes = settings.lineage_max_bytes
         self.agent: AgentLink
         self.peers: Peers
         self.attached: Attached
@@ -109,6 +111,10 @@ class Shared:
         self._dropped: collections.deque[bytes] = collections.deque()
         self._unmapped: collections.deque[bytes] = collections.deque()
         self._drain_due = False
+
+    def here(self) -> ObjectSource:
+        """Return this node's store, as one that has a copy."""
+        return ObjectSource(self.address.node_id, self.attached.flight)
 
     def new_object_id(self) -> tuple[int, bytes]:
         number = next(self.numbers)

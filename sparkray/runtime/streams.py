@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from sparkray.protocol.codec import encode
 from sparkray.protocol.framing import frame
@@ -13,6 +14,8 @@ from sparkray.protocol.messages import (
     StreamConsumed,
     StreamItem,
 )
+from sparkray.runtime.recovery import runs_again
+from sparkray.runtime.returns import Returns
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.objects import FAILED, Entry
 from sparkray.runtime.state.scheduling import Task
@@ -26,22 +29,21 @@ class Streams:
 
     Args:
         tasks: the submitter's, by number.
-        settle_value: gives an entry the value of a message.
-        settle: the submitter's: queues what became ready.
+        returns: takes what tasks have made.
     """
 
     def __init__(
         self,
         shared: Shared,
         tasks: dict[int, Task],
-        settle_value: Callable[[Entry, ReturnValue], None],
-        settle: Callable[[], None],
+        returns: Returns,
+        submitter: Any,
     ) -> None:
         self._shared = shared
         self._table = shared.table
         self._tasks = tasks
-        self._settle_value = settle_value
-        self._settle = settle
+        self._returns = returns
+        self._submitter = submitter
 
     def on_items(self, channel: Channel, messages: Sequence[StreamItem]) -> None:
         with self._shared.lock:
@@ -50,28 +52,31 @@ class Streams:
                 if task is None or task.attempt != message.attempt:
                     continue
                 stream = task.stream
-                if stream is not None and stream.is_new(message.value.index):
-                    self._add_item(stream, message.value)
+                if runs_again(task):
+                    self._submitter.recovery.take(task, message.value)
+                    self._tell_consumed(task, UNREAD)
+                elif stream is not None and stream.is_new(message.value.index):
+                    self._add_item(task, stream, message.value)
                     if stream.abandoned:
                         self._tell_consumed(task, self._consumed(task, stream))
-            self._settle()
+            self._submitter.settle()
 
-    def _add_item(self, stream: Stream, value: ReturnValue) -> None:
+    def _add_item(self, task: Task, stream: Stream, value: ReturnValue) -> None:
         first = stream.completed_id
         entry = Entry(first[:-4] + (value.index + 1).to_bytes(4, "big"))
         entry.pins = 1  # the stream's own, until the item is taken
         self._table.entries[entry.id] = entry
-        self._settle_value(entry, value)
+        self._returns.settle(task, entry, value)
         stream.add(entry)
         if stream.abandoned:
             self.drop_items(stream)
         self._wake_stream(stream)
 
-    def fail(self, stream: Stream, error: bytes) -> None:
+    def fail(self, task: Task, stream: Stream, error: bytes) -> None:
         """The error becomes the last item: the consumer meets it in its place."""
         if stream.total is None:
             index = stream.arrived
-            self._add_item(stream, ReturnValue(index, b"", 0, [], []))
+            self._add_item(task, stream, ReturnValue(index, b"", 0, [], []))
             last = stream.entries.get(index)
             if last is not None:
                 last.settle(FAILED, error)
@@ -98,7 +103,9 @@ class Streams:
     def note_taken(self, stream: Stream) -> None:
         """An item was taken (or none ever will be): the task may go on."""
         task = self._tasks.get(stream.number)
-        if task is not None and (stream.backpressure or stream.abandoned):
+        if task is None or runs_again(task):
+            return
+        if stream.backpressure or stream.abandoned:
             self._tell_consumed(task, self._consumed(task, stream))
 
     def _consumed(self, task: Task, stream: Stream) -> int:

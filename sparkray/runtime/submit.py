@@ -23,7 +23,6 @@ from sparkray.protocol.messages import (
     Argument,
     DefineTask,
     PushTask,
-    ReturnValue,
     TaskDone,
     TaskReplied,
 )
@@ -32,10 +31,12 @@ from sparkray.runtime.context import RunningTask, running
 from sparkray.runtime.functions import DYNAMIC, STREAMING, TaskTemplate
 from sparkray.runtime.leasing import Leasing
 from sparkray.runtime.ownership import Ownership
+from sparkray.runtime.recovery import Recovery, runs_again
 from sparkray.runtime.refs import ObjectRef, ObjectRefGenerator
+from sparkray.runtime.returns import Returns
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.actor import ActorClient
-from sparkray.runtime.state.objects import FAILED, INLINE, PENDING, STORED, Entry
+from sparkray.runtime.state.objects import FAILED, INLINE, PENDING, Entry
 from sparkray.runtime.state.scheduling import (
     KeyQueue,
     LeasedWorker,
@@ -97,7 +98,9 @@ class Submitter:
         self._held: set[SchedulingKey] = set()  #: keys whose tasks a burst holds back
         self.templates = Templates(shared, store)
         self.leasing = Leasing(self, shared)
-        self.streams = Streams(shared, self.tasks, self._settle_value, self.settle)
+        self._returns = returns = Returns(shared, ownership)
+        self.recovery = Recovery(shared, ownership, returns, self)
+        self.streams = Streams(shared, self.tasks, returns, self)
 
     # --- submitting: caller's thread, lock not held at the beginning ---
 
@@ -229,8 +232,7 @@ class Submitter:
                 entry = self._pin(ref)
                 pinned.append(entry)
                 task.refs.append((where, entry))
-                if entry.state == PENDING:
-                    self._await_argument(task, entry)
+                self._await_argument(task, entry)
         task.pinned = pinned or None
         if not task.waiting and self._fail_by_argument(task):
             task.waiting = -1  # never to be queued
@@ -241,12 +243,26 @@ class Submitter:
         return entry
 
     def _await_argument(self, task: Task, entry: Entry) -> None:
+        if entry.state != PENDING:
+            return
         task.waiting += 1
         if entry.waiters is None:
             entry.waiters = []
         entry.waiters.append(_Dependency(task, self._ready))
         if entry.owner is not None:
             self._ownership.ask_owner(entry)
+
+    def run_again(self, task: Task) -> None:
+        """Start a task that has ended once more, for what was lost of it."""
+        key = task.template.key
+        self.tasks[task.number] = task
+        for _, entry in task.refs or ():
+            self._await_argument(task, entry)
+        if not task.waiting and self._fail_by_argument(task):
+            return
+        if key.ordered or not task.waiting:
+            key.queue.append(task)
+        self.dispatch(key)
 
     # --- pushing ---
 
@@ -401,48 +417,21 @@ class Submitter:
 
     def _succeed(self, task: Task, message: TaskReplied) -> None:
         del self.tasks[task.number]
-        if task.template.num_returns == DYNAMIC:
-            self._settle_dynamic(task, message.values)
+        if runs_again(task):
+            for value in message.values:
+                self.recovery.take(task, value)
+        elif task.template.num_returns == DYNAMIC:
+            self._returns.settle_dynamic(task, message.values)
         else:
             entries = task.entries or [task.entry]
             for value in message.values:
-                self._settle_value(entries[value.index], value)
+                self._returns.settle(task, entries[value.index], value)
         if task.stream is not None:
             self.streams.end(task.stream)
-        if task.pinned is not None:
-            self._table.unpin(task.pinned)
-
-    def _settle_value(self, entry: Entry, value: ReturnValue) -> None:
-        entry.task = None
-        entry.size = value.size_bytes
-        if value.contains:
-            entry.contains = self._ownership.take_contained(value.contains)
-        if value.value is not None:
-            entry.settle(INLINE, value.value)
-        else:
-            entry.sources = value.sources
-            entry.settle(STORED, b"")
-        if not self._table.is_held(entry):  # every ref went while the task ran
-            self._table.entries[entry.id] = entry
-            self._table.release(entry)
-
-    def _settle_dynamic(self, task: Task, values: list[ReturnValue]) -> None:
-        """Make an object of each item; the first return is the list of their ids."""
-        first = task.entry
-        items = []
-        for value in values:
-            entry = Entry(first.id[:-4] + (value.index + 1).to_bytes(4, "big"))
-            entry.pins = 1
-            self._table.entries[entry.id] = entry
-            self._settle_value(entry, value)
-            items.append(entry)
-        first.task = None
-        first.contains = items
-        first.size = 0
-        first.settle(INLINE, b"\x06" + encode([entry.id for entry in items]))
-        if not self._table.is_held(first):
-            self._table.entries[first.id] = first
-            self._table.release(first)
+        pinned = task.pinned  # other pins if it runs again
+        self.recovery.ended(task)
+        if pinned is not None:
+            self._table.unpin(pinned)
 
     def _note_kept(self, channel: Channel, kept: list[bytes]) -> None:
         """The worker goes on holding refs that came with a task: count it."""
@@ -472,13 +461,16 @@ class Submitter:
         """Give all returns of a task an error.  Whoever waits for them goes on."""
         if self.tasks.pop(task.number, None) is None:
             return
-        if task.stream is not None:
-            self.streams.fail(task.stream, error)
-        for entry in task.entries or [task.entry]:
-            entry.task = None
-            entry.settle(FAILED, error)
-        if task.pinned is not None:
-            self._table.unpin(task.pinned)
+        if not runs_again(task):
+            if task.stream is not None:
+                self.streams.fail(task, task.stream, error)
+            for entry in task.entries or [task.entry]:
+                entry.task = None
+                entry.settle(FAILED, error)
+        pinned = task.pinned  # other pins if it runs again
+        self.recovery.failed(task, error)
+        if pinned is not None:
+            self._table.unpin(pinned)
 
     def _fail_by_argument(self, task: Task) -> bool:
         for _, entry in task.refs or ():

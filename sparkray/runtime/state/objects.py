@@ -10,6 +10,9 @@ A borrower's count is the number of AddBorrower minus RemoveBorrower messages fo
 Those two may come on different connections, thus in either order, so a count may go
 below zero for a moment; the object is free only when every count is exactly zero.
 
+A stored object can lose its copies; `state.lineage` knows which task to run again, and
+keeps what was freed if that needs it.
+
 A **borrowed** object is held by local refs and pins alike; when the last goes, the
 owner is told to take back all counts made on our behalf (``registered``).  One with no
 count of its own is covered by whoever sent it: the sender keeps it until our task has
@@ -24,6 +27,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from sparkray.protocol.messages import Address, ObjectSource
+from sparkray.runtime.state.lineage import Lineage
 
 PENDING: Final = 0  #: the value does not exist yet, or its owner has not told us
 INLINE: Final = 1  #: ``value`` holds the serialized value
@@ -57,6 +61,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     contains: list[Any] | None = None  #: entries whose refs are in the value
     waiters: list[Any] | None = None
     task: Any = None  #: the task that makes it, while that is under way
+    made_by: Any = None  #: stored: the `Task` to run again, or why there is none
+    dependents: int = 0  #: tasks that may run again and have it as an argument
     mapping: Any = None  #: weak ref to the mapped segment, while one is mapped
 
     def settle(self, state: int, value: bytes) -> None:
@@ -83,6 +89,7 @@ class ObjectTable:
         self.returned: list[Entry] = []
         #: Borrowed entries that no count covers yet, to be named in a task's answer.
         self.uncovered: dict[bytes, Entry] = {}
+        self.lineage = Lineage(self.entries)
 
     def borrow(self, object_id: bytes, owner: Address) -> Entry:
         """Return the entry of an object of another process, made if need be."""
@@ -145,6 +152,8 @@ class ObjectTable:
             return
         if entry.owner is None:
             self.freed.append(entry)
+            if entry.made_by is not None and not entry.dependents:
+                self.lineage.forget(entry)
         else:
             self.uncovered.pop(entry.id, None)
             self.returned.append(entry)

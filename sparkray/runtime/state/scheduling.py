@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from sparkray.protocol.messages import Lease, LeaseSpec
-from sparkray.runtime.state.objects import Entry
+from sparkray.runtime.state.objects import PENDING, Entry
 from sparkray.runtime.state.streams import Stream
 
 #: A function that runs longer than this gets one task at a time.
@@ -44,6 +44,25 @@ class SchedulingKey(Protocol):
     def put_back(self, tasks: list[Any]) -> None: ...
 
 
+class Again(msgspec.Struct, eq=False, gc=False):
+    """For which lost objects a task runs once more.
+
+    Those found lost while it runs come behind the others: what it has made of them is
+    gone by, so it may have to run yet again.
+    """
+
+    entries: list[Any]
+    begun: int = 0  #: so many were lost before it began; 0: its first run is not over
+
+    def take_missing(self) -> tuple[list[Any], list[Any]]:
+        """Return those not made at the task's end: lost before it began, and since."""
+        pending = [i for i, e in enumerate(self.entries) if e.state == PENDING]
+        before = [self.entries[i] for i in pending if i < self.begun]
+        since = [self.entries[i] for i in pending if i >= self.begun]
+        self.entries = []
+        return before, since
+
+
 class Task(msgspec.Struct, eq=False, gc=False):
     """One submitted task, from `.remote()` until its answer.  In form like `Entry`."""
 
@@ -63,6 +82,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
     cancelled: bool = False
     solo: bool = False  #: pushed alone: its worker died last time with tasks in flight
     stream: Stream | None = None
+    again: Again | None = None  #: it runs once more, for objects that were lost
 
 
 class TemplateState:

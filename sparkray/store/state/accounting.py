@@ -172,8 +172,13 @@ class Accounting:
         segment = room.segment
         self._rooms.withdraw(room)
         segment.holders.discard(client)
-        if room.freed or object_id in self._objects:
+        known = self._objects.get(object_id)
+        if room.freed or known is not None:
             actions = self._segments.settle(segment)
+            if known is not None and room.primary and not known.primary:
+                known.primary = True  # it was made again: this copy must stay
+                self._idle.remove(object_id)
+                self._idle.touch(known)
         else:
             segment.object_id = object_id
             self._objects[object_id] = StoredObject(
