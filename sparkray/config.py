@@ -56,6 +56,9 @@ class Settings:
     max_workers: int = _setting(
         0, "cap on worker processes of a node; 0: 64 + 16 x CPUs, at most 2,048"
     )
+    wait_log_s: float = _setting(
+        60.0, "what waits longer says what it waits for; 0: nothing does", shared=True
+    )
     worker_idle_s: float = _setting(
         30.0, "an idle worker above the CPU count ends then"
     )

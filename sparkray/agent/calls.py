@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
+import os
 import socket
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
+from sparkray import stacks
 from sparkray.agent.actors import ActorDesk
 from sparkray.agent.fleet import Fleet
 from sparkray.agent.jobs import JobDesk
@@ -17,19 +18,16 @@ from sparkray.agent.leasing import LeaseDesk
 from sparkray.agent.members import Member
 from sparkray.agent.modules import ModuleDesk
 from sparkray.agent.objects import ObjectDesk
+from sparkray.agent.polls import Polls
 from sparkray.agent.uplink import Uplink
 from sparkray.exceptions import ProtocolError
 from sparkray.protocol import control
 from sparkray.protocol import messages as m
+from sparkray.protocol.stacks import ProcessStacks, StackList
 from sparkray.transport.errors import kind_of
 
 _log = logging.getLogger(__name__)
 
-#: Calls of the agent are numbered from here, those of runtimes from 1: a runtime may
-#: take any message with a number that it waits for as the answer.
-FIRST_NUMBER: Final = 1 << 48
-#: How long runtimes may take to list their objects.
-DUMP_S: Final = 2.0
 #: Deadlines of calls to other agents.
 KILL_CALL_S: Final = 10.0
 DEATH_CALL_S: Final = 8.0
@@ -62,8 +60,7 @@ class RuntimeCalls:
         self._objects, self._uplink, self._spawn = objects, uplink, spawn
         self._actors, self._modules = actors, modules
         self._flush = flush_logs
-        self._dumps: dict[int, asyncio.Future[list[m.ObjectRow]]] = {}
-        self._numbers = itertools.count(FIRST_NUMBER)
+        self._polls = Polls()
 
     def receive(self, member: Member, message: Any) -> None:
         """Serve one message.  A call gets an answer even if serving it fails.
@@ -173,10 +170,8 @@ class RuntimeCalls:
     def _module_found(self, member: Member, message: m.ModuleFound) -> None:
         self._modules.found(message)
 
-    def _objects_dumped(self, member: Member, message: m.ObjectsDumped) -> None:
-        waiting = self._dumps.pop(message.call, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(message.rows)
+    def _polled(self, member: Member, message: Any) -> None:
+        self._polls.answered(member, message)
 
     def _answer(
         self, member: Member, call: int, work: Coroutine[Any, Any, Any]
@@ -195,27 +190,32 @@ class RuntimeCalls:
 
     async def list_objects(self, members: Iterable[Member]) -> control.ObjectList:
         """Ask runtimes for the objects that they own; late ones are named."""
-        loop = asyncio.get_running_loop()
-        asked: dict[int, tuple[Member, asyncio.Future[list[m.ObjectRow]]]] = {}
-        for member in members:
-            number = next(self._numbers)
-            self._dumps[number] = loop.create_future()
-            asked[number] = member, self._dumps[number]
-            member.channel.send(m.DumpObjects(number))
-        listed = control.ObjectList([], {}, [])
-        if asked:
-            await asyncio.wait(
-                [waiting for _, waiting in asked.values()], timeout=DUMP_S
-            )
-        for number, (member, waiting) in asked.items():
-            self._dumps.pop(number, None)
-            if waiting.done():
-                listed.rows += waiting.result()
-            elif member.channel.is_open:
-                where = f"process {member.pid} on {socket.gethostname()}"
-                listed.missing.append(where)
-        listed.store_used_bytes[self._node_id.hex()] = self._objects.used_bytes
-        return listed
+        answers, late = await self._polls.ask(members, m.DumpObjects)
+        return control.ObjectList(
+            rows=[row for _, answer in answers for row in answer.rows],
+            store_used_bytes={self._node_id.hex(): self._objects.used_bytes},
+            missing=[_describe(member) for member in late],
+        )
+
+    async def list_stacks(self, members: Iterable[Member]) -> StackList:
+        """Ask runtimes what they do, and look at this process; late ones are named."""
+        answers, late = await self._polls.ask(members, m.DumpStacks)
+        host_name = socket.gethostname()
+        own = await asyncio.to_thread(stacks.of_threads)
+        return StackList(
+            [
+                ProcessStacks("node", host_name, os.getpid(), own),
+                *(
+                    ProcessStacks(member.kind, host_name, member.pid, answer.threads)
+                    for member, answer in answers
+                ),
+            ],
+            missing=[_describe(member) for member in late],
+        )
+
+
+def _describe(member: Member) -> str:
+    return f"process {member.pid} on {socket.gethostname()}"
 
 
 _HANDLERS: Final[dict[type, Callable[[RuntimeCalls, Member, Any], None]]] = {
@@ -232,7 +232,8 @@ _HANDLERS: Final[dict[type, Callable[[RuntimeCalls, Member, Any], None]]] = {
     m.WatchActor: RuntimeCalls._watch_actor,
     m.ActorStarted: RuntimeCalls._actor_started,
     m.ActorExiting: RuntimeCalls._actor_exiting,
-    m.ObjectsDumped: RuntimeCalls._objects_dumped,
+    m.ObjectsDumped: RuntimeCalls._polled,
+    m.StacksDumped: RuntimeCalls._polled,
     m.FindModule: RuntimeCalls._find_module,
     m.ModuleFound: RuntimeCalls._module_found,
 }

@@ -44,6 +44,7 @@ from sparkray.config import Settings
 from sparkray.exceptions import ClusterError, ProtocolError
 from sparkray.protocol import control
 from sparkray.protocol import messages as m
+from sparkray.protocol.stacks import StackList
 from sparkray.resources import OBJECT_STORE_MEMORY, UNIT
 from sparkray.transport.errors import kind_of
 
@@ -507,3 +508,6 @@ class AgentService:
 
     async def list_objects(self) -> control.ObjectList:
         return await self.calls.list_objects(list(self.members.values()))
+
+    async def list_stacks(self) -> StackList:
+        return await self.calls.list_stacks(list(self.members.values()))

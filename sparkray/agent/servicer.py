@@ -9,6 +9,7 @@ from sparkray.protocol import control as c
 from sparkray.protocol import draining as d
 from sparkray.protocol import placement as g
 from sparkray.protocol.modules import FindPeerModule, PeerModule
+from sparkray.protocol.stacks import ListStacks, StackList
 
 if TYPE_CHECKING:
     from sparkray.agent.service import AgentService
@@ -72,3 +73,6 @@ class AgentServicer:
 
     async def list_objects(self, request: c.ListObjects) -> c.ObjectList:
         return await self._agent.list_objects()
+
+    async def list_stacks(self, request: ListStacks) -> StackList:
+        return await self._agent.list_stacks()

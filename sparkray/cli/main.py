@@ -208,13 +208,28 @@ def status(
     address: str | None, as_json: bool, temp_dir: Path | None, token_file: Path | None
 ) -> None:
     """Show nodes, resources, waiting requests and jobs of a cluster."""
-    nodes = _own_nodes(address, temp_dir)
-    if not nodes and not address:
-        waiting = discovery.waiting_on_this_host(temp_dir)
-        said = [f"; {output.waits(node)}" for node in waiting] or ["; give --address"]
-        raise click.ClickException("no cluster runs on this host" + "".join(said))
-    report = _report(address or nodes[0].head, _find_token(nodes, token_file))
+    from sparkray.protocol.control import ClusterStatus
+
+    nodes = _nodes_of(address, temp_dir)
+    token = _find_token(nodes, token_file)
+    report = _ask_head(address or nodes[0].head, token, "Status", ClusterStatus())
     click.echo((output.status_json if as_json else output.status)(report))
+
+
+@main.command()
+@click.option(
+    "--address", type=_Address(), envvar="SPARKRAY_ADDRESS", help="Of this cluster."
+)
+@_temp_dir
+@_token_file
+def stack(address: str | None, temp_dir: Path | None, token_file: Path | None) -> None:
+    """Show what every thread of every process of a cluster does: what hangs, where."""
+    from sparkray.protocol.stacks import ListStacks
+
+    nodes = _nodes_of(address, temp_dir)
+    token = _find_token(nodes, token_file)
+    listed = _ask_head(address or nodes[0].head, token, "ListStacks", ListStacks())
+    click.echo(output.stacks(listed))
 
 
 @contextlib.contextmanager
@@ -261,13 +276,22 @@ def _own_nodes(
     return shared
 
 
-def _report(address: str, token: bytes) -> Any:
-    from sparkray.protocol.control import ClusterStatus
+def _nodes_of(address: str | None, temp_dir: Path | None) -> list[Node]:
+    """Return the nodes here of the cluster to look at; exits if there is none."""
+    nodes = _own_nodes(address, temp_dir)
+    if not nodes and not address:
+        waiting = discovery.waiting_on_this_host(temp_dir)
+        said = [f"; {output.waits(node)}" for node in waiting] or ["; give --address"]
+        raise click.ClickException("no cluster runs on this host" + "".join(said))
+    return nodes
+
+
+def _ask_head(address: str, token: bytes, method: str, request: Any) -> Any:
     from sparkray.transport import client, tls
 
     try:
         return client.call_head(
-            address, token, "Status", ClusterStatus(), 15.0, tls.from_environment()
+            address, token, method, request, 15.0, tls.from_environment()
         )
     except (OSError, TimeoutError, ValueError) as error:
         raise click.ClickException(str(error)) from error

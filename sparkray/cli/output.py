@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkray.launch.discovery import Node
 from sparkray.protocol.control import JobInfo, NodeInfo, StatusReport
+from sparkray.protocol.stacks import StackList
 from sparkray.resources import MEMORY, OBJECT_STORE_MEMORY, UNIT, describe, total
 from sparkray.words import counted
 
@@ -99,6 +100,16 @@ def status_json(report: StatusReport) -> str:
         },
         indent=2,
     )
+
+
+def stacks(listed: StackList) -> str:
+    """Show the threads of processes."""
+    parts = []
+    for process in listed.processes:
+        parts.append(f"{process.kind} {process.pid} on {process.host_name}")
+        parts += [f"  {name}\n{stack}" for name, stack in process.threads]
+    parts += [f"no answer from {name}" for name in listed.missing]
+    return "\n".join(parts)
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import platform
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +31,7 @@ from sparkray.ids import new_job_id
 from sparkray.protocol import codec, control
 from sparkray.protocol.actors import DEAD, ActorRow, CreateActor
 from sparkray.protocol.control import DownItem, NodeInfo, UpItem
+from sparkray.protocol.stacks import ListStacks, StackList
 from sparkray.protocol.versions import Versions, difference
 from sparkray.transport.client import Peer
 from sparkray.transport.tls import TLSFiles
@@ -46,8 +47,8 @@ PROBE_S: Final = 0.1
 #: Changes are gathered for this long, and for longer the more nodes there are.
 VIEW_DELAY_S: Final = 0.02
 VIEW_DELAY_PER_NODE_S: Final = 0.001
-#: How long agents may take to list their objects.
-LIST_OBJECTS_S: Final = 5.0
+#: How long agents may take to ask all their runtimes.
+LIST_S: Final = 5.0
 #: How long the nodes of a cluster that ends may take to leave.
 END_NODES_S: Final = 5.0
 #: How long an agent may take to say on its stream who it is.
@@ -249,18 +250,16 @@ class HeadService:
     async def list_objects(self) -> control.ObjectList:
         """Ask all agents at once; those that do not answer in time are named."""
         total = control.ObjectList([], {}, [])
-        alive = self.nodes.alive()
-        answers = await asyncio.gather(*(self._objects_of(node) for node in alive))
-        for node, answer in zip(alive, answers, strict=True):
-            if isinstance(answer, str):
-                total.missing.append(
-                    f"{node.host_name} {_short(node.node_id)}: {answer}"
-                )
-                continue
+        answers, total.missing = await self._ask_all("ListObjects", control.ListObjects)
+        for answer in answers:
             total.rows += answer.rows
             total.store_used_bytes |= answer.store_used_bytes
-            total.missing += answer.missing
         return total
+
+    async def list_stacks(self) -> StackList:
+        """Ask all agents at once; those that do not answer in time are named."""
+        answers, missing = await self._ask_all("ListStacks", ListStacks)
+        return StackList([p for answer in answers for p in answer.processes], missing)
 
     def shutdown(self, request: control.Shutdown) -> None:
         """End one node, or the whole cluster; returns before anything ends.
@@ -484,16 +483,23 @@ class HeadService:
         answer_type = control.AGENT_CALLS[method][1]
         return await peer.call("Agent", method, request, answer_type, timeout_s)
 
-    async def _objects_of(self, node: NodeInfo) -> control.ObjectList | str:
-        """Return the objects of one node, or why it did not say."""
-        request = control.ListObjects()
-        try:
-            listed: control.ObjectList = await self._call_agent(
-                node.node_id, "ListObjects", request, LIST_OBJECTS_S
-            )
-            return listed
-        except (SparkrayError, ConnectionError, TimeoutError) as error:
-            return str(error)
+    async def _ask_all(
+        self, method: str, request: Callable[[], Any]
+    ) -> tuple[list[Any], list[str]]:
+        """Return what the agents answer, and who does not, with the reason."""
+        answers: list[Any] = []
+        missing: list[str] = []
+
+        async def ask(node: NodeInfo) -> None:
+            call = self._call_agent(node.node_id, method, request(), LIST_S)
+            try:
+                answers.append(await call)
+            except (SparkrayError, ConnectionError, TimeoutError) as error:
+                missing.append(f"{node.host_name} {_short(node.node_id)}: {error}")
+
+        await asyncio.gather(*map(ask, self.nodes.alive()))
+        late = [name for answer in answers for name in answer.missing]
+        return answers, missing + late
 
     def _check_versions(self, request: control.RegisterNode) -> list[str]:
         theirs = Versions(request.python, request.sparkray)

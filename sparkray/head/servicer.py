@@ -10,6 +10,7 @@ from sparkray.protocol import actors as a
 from sparkray.protocol import control as c
 from sparkray.protocol import draining as d
 from sparkray.protocol import placement as g
+from sparkray.protocol.stacks import ListStacks, StackList
 from sparkray.transport.server import Calls
 
 
@@ -51,6 +52,9 @@ class HeadServicer:
 
     async def list_objects(self, request: c.ListObjects) -> c.ObjectList:
         return await self._head.list_objects()
+
+    async def list_stacks(self, request: ListStacks) -> StackList:
+        return await self._head.list_stacks()
 
     async def create_actor(self, request: a.CreateActor) -> a.ActorRow:
         return self._head.create_actor(request)

@@ -14,6 +14,7 @@ from sparkray.protocol.records import (
     ObjectSource,
     WireError,
 )
+from sparkray.protocol.stacks import DumpStacks, StacksDumped
 
 
 class Attach(msgspec.Struct, array_like=True, tag=1):
@@ -519,4 +520,6 @@ AgentMessage = (
     | FlushLogs
     | FindModule
     | ModuleFound
+    | DumpStacks
+    | StacksDumped
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparkray.protocol import actors, draining, modules, placement
+from sparkray.protocol import actors, draining, modules, placement, stacks
 from sparkray.protocol.actors import ActorRow
 from sparkray.protocol.messages import (
     Address,
@@ -492,6 +492,7 @@ HEAD_CALLS: dict[str, tuple[type, type]] = {
     "KVDelete": (KVDelete, KVReply),
     "KVKeys": (KVKeys, KVKeyList),
     "ListObjects": (ListObjects, ObjectList),
+    "ListStacks": (stacks.ListStacks, stacks.StackList),
     "Shutdown": (Shutdown, Ok),
     "DrainNode": (draining.DrainNode, draining.Drained),
 }
@@ -506,7 +507,7 @@ HEAD_AGENT_CALLS: dict[str, tuple[type, type]] = {
     "EndJob": (JobEnded, Ok),
 }
 
-#: Calls between agents (the head makes ListObjects too).
+#: Calls between agents (the head makes those that list, too).
 AGENT_CALLS: dict[str, tuple[type, type]] = {
     "BecomeActor": (actors.BecomeActor, Ok),
     "ReserveBundles": (placement.ReserveBundles, placement.BundlesReserved),
@@ -517,6 +518,7 @@ AGENT_CALLS: dict[str, tuple[type, type]] = {
     "AskDeath": (AskPeerDeath, PeerDeath),
     "FreeObjects": (FreePeerObjects, Ok),
     "ListObjects": (ListObjects, ObjectList),
+    "ListStacks": (stacks.ListStacks, stacks.StackList),
     "Drain": (draining.Drain, draining.Drained),
     "FindModule": (modules.FindPeerModule, modules.PeerModule),
 }

@@ -68,6 +68,7 @@ from sparkray.protocol.records import (
     Strategy,
     WireError,
 )
+from sparkray.protocol.stacks import DumpStacks, StacksDumped
 from sparkray.protocol.task_channel import (
     UNREAD,
     UNWANTED,
@@ -124,6 +125,7 @@ __all__ = [
     "DefineTask",
     "Done",
     "DumpObjects",
+    "DumpStacks",
     "Exit",
     "FindModule",
     "FlushLogs",
@@ -156,6 +158,7 @@ __all__ = [
     "ReturnLease",
     "ReturnValue",
     "SealObject",
+    "StacksDumped",
     "Strategy",
     "StreamConsumed",
     "StreamItem",

@@ -14,13 +14,14 @@ from sparkray.protocol.framing import frame
 from sparkray.protocol.messages import (
     CallFailed,
     DumpObjects,
+    DumpStacks,
     FindModule,
     WireError,
 )
 from sparkray.transport.channel import Channel, IOLoop, connect_unix
 from sparkray.transport.errors import from_wire, to_wire
 
-_CALLS_OF_AGENT = (DumpObjects, FindModule)
+_CALLS_OF_AGENT = (DumpObjects, DumpStacks, FindModule)
 
 
 class _Call:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sparkray import ids
+from sparkray import ids, stacks
 from sparkray.exceptions import ClusterError, SparkrayError
 from sparkray.protocol import control
 from sparkray.protocol.codec import decode_as, encode
@@ -34,6 +34,7 @@ from sparkray.protocol.messages import (
     CancelObject,
     CopyMade,
     DumpObjects,
+    DumpStacks,
     FindModule,
     FlushLogs,
     GetObject,
@@ -47,6 +48,7 @@ from sparkray.protocol.messages import (
     ObjectsDumped,
     RemoveBorrower,
     Retiring,
+    StacksDumped,
     StreamItem,
     TaskDone,
     TaskReplied,
@@ -70,6 +72,7 @@ from sparkray.runtime.state.objects import STATE_NAMES, Entry
 from sparkray.runtime.state.scheduling import Task
 from sparkray.runtime.state.streams import Stream
 from sparkray.runtime.submit import Submitter
+from sparkray.runtime.waits import Waits
 from sparkray.store.segment import WritableSegments
 from sparkray.transport import tls
 from sparkray.transport.channel import Channel, IOLoop, listen_tcp, listen_unix
@@ -96,10 +99,11 @@ class Runtime:
         readopts = options.kind == "udf" and not options.forked_from
         self.ownership = Ownership(shared, options.forked_from, readopts=readopts)
         self._segments = WritableSegments()
-        self.fetcher = Fetcher(shared, self.ownership, self._segments)
+        waits = Waits(shared)
+        self.fetcher = Fetcher(shared, self.ownership, self._segments, waits)
         self.submitter = Submitter(shared, self.ownership, self.fetcher)
         self.fetcher.submitter = self.submitter
-        self.items = Items(shared, self.submitter, self.fetcher.wait_for)
+        self.items = Items(shared, self.submitter, waits)
         self.inboxes = Inboxes(shared, self.fetcher)
         self.actors = Actors(shared, self.ownership, self.submitter)
         self.actor_maker = ActorMaker(
@@ -274,6 +278,8 @@ class Runtime:
             self.on_logs(message)
         elif isinstance(message, DumpObjects):
             self.shared.agent.send(ObjectsDumped(message.call, self._object_rows()))
+        elif isinstance(message, DumpStacks):
+            self.shared.agent.send(StacksDumped(message.call, stacks.of_threads()))
         elif isinstance(message, FindModule):
             self._sought.put(message)
             if self._seeker is None:

@@ -36,10 +36,10 @@ from sparkray.runtime.state.objects import (
     STORED,
     Entry,
 )
-from sparkray.runtime.state.scheduling import KeyQueue, Task
 from sparkray.runtime.stored import OutOfTime, StoredObjects
-from sparkray.runtime.submit import Submitter, describe
+from sparkray.runtime.submit import Submitter
 from sparkray.runtime.waiter import FutureWaiter, Waiter
+from sparkray.runtime.waits import Waits
 from sparkray.store.segment import WritableSegments
 from sparkray.store.serialize import Serialized, deserialize, serialize
 from sparkray.words import counted
@@ -52,14 +52,19 @@ class Fetcher:
     """Reads and writes objects for caller threads."""
 
     def __init__(
-        self, shared: Shared, ownership: Ownership, segments: WritableSegments
+        self,
+        shared: Shared,
+        ownership: Ownership,
+        segments: WritableSegments,
+        waits: Waits,
     ) -> None:
         self._shared = shared
         self._ownership = ownership
         self._segments = segments
         self.submitter: Submitter
         self._resolver = Resolver()
-        self._stored = StoredObjects(shared, ownership, self.wait_for)
+        self._waits = waits
+        self._stored = StoredObjects(shared, ownership, waits)
 
     # --- get ---
 
@@ -77,15 +82,17 @@ class Fetcher:
             pending = [entry for entry in entries if entry.state == PENDING]
             if pending:
                 waiter = self._watch(pending, len(pending), stop_on_failure=True)
-        if pending and not self.wait_for(waiter, timeout_s):
+                story = self._waits.story_of(entries)
+        if pending and not self._waits.wait_for(waiter, timeout_s, story):
             self._unwatch(waiter, pending)
             assert timeout_s is not None
-            raise GetTimeoutError(timeout_s, self._story(entries))
+            raise GetTimeoutError(timeout_s, story())
         try:
             return self.values_of(entries, deadline_s)
         except OutOfTime:
             assert timeout_s is not None
-            raise GetTimeoutError(timeout_s, self._story(entries)) from None
+            text = self._waits.story_of(entries)()
+            raise GetTimeoutError(timeout_s, text) from None
 
     def await_entries(self, entries: Sequence[Entry]) -> None:
         """Wait until all of these are settled, well or badly."""
@@ -93,7 +100,7 @@ class Fetcher:
             pending = [entry for entry in entries if entry.state == PENDING]
             waiter = self._watch(pending, len(pending), stop_on_failure=False)
         if pending:
-            self.wait_for(waiter, None)
+            self._waits.wait_for(waiter, None, self._waits.story_of(entries))
 
     def values_of(
         self, entries: Sequence[Entry], deadline_s: float | None = None
@@ -264,7 +271,7 @@ class Fetcher:
             if missing > 0:
                 waiter = self._watch_any(pending, missing)
         if missing > 0:
-            self.wait_for(waiter, timeout_s)
+            self._waits.wait_for(waiter, timeout_s, lambda: self._story(pending))
             self._unwatch_any(waiter, pending)
         done: list[Any] = []
         others: list[Any] = []
@@ -301,6 +308,14 @@ class Fetcher:
                     item._stream.waiters.remove(waiter)
         self._unwatch(waiter, entries)
 
+    def _story(self, items: Sequence[Any]) -> str:
+        refs = [item for item in items if isinstance(item, ObjectRef)]
+        if not refs:
+            return counted(len(items), "generator")
+        with self._shared.lock:
+            entries = self._ownership.entries_of(refs)
+        return self._waits.story_of(entries)()
+
     # --- waiting threads ---
 
     def _watch(
@@ -322,39 +337,6 @@ class Fetcher:
             for entry in entries:
                 if entry.waiters and waiter in entry.waiters:
                     entry.waiters.remove(waiter)
-
-    def wait_for(self, waiter: Waiter, timeout_s: float | None) -> bool:
-        if waiter.released.acquire(blocking=False):
-            return True
-        if timeout_s is not None and timeout_s <= 0:
-            return False
-        with self._shared.blocking():
-            return waiter.wait(timeout_s)
-
-    def _story(self, entries: Sequence[Entry]) -> str:
-        """Say what a `get` that ran out of time was waiting for."""
-        with self._shared.lock:
-            pending = [entry for entry in entries if entry.state == PENDING]
-            if not pending:
-                return f"{counted(len(entries), 'object')}, there only now"
-            first = pending[0]
-            return (
-                f"{len(pending)} of {counted(len(entries), 'object')}; the first is"
-                f" {first.id.hex()}, {self._why_pending(first)}"
-            )
-
-    def _why_pending(self, entry: Entry) -> str:
-        if entry.owner is not None:
-            return f"owned by process {entry.owner.worker_id.hex()}"
-        task = entry.task
-        if task is None:
-            return "whose task has ended just now"
-        if task.waiting:
-            return f"whose task {describe(task)} waits for its arguments"
-        if task.worker is None:
-            return f"whose task {describe(task)} waits for {_worker_for(task)}"
-        worker = task.worker.lease.worker.worker_id.hex()
-        return f"whose task {describe(task)} was sent to worker {worker}"
 
     # --- futures ---
 
@@ -386,14 +368,3 @@ class Fetcher:
 
     def close(self) -> None:
         self._resolver.close()
-
-
-def _worker_for(task: Task) -> str:
-    key = task.template.key
-    group_id = key.spec.strategy.group_id if isinstance(key, KeyQueue) else b""
-    if not group_id:
-        return "a worker"
-    return (
-        f"placement group {group_id.hex()}: for the nodes that its bundles need, or for"
-        " room in them (see placement_group_table)"
-    )

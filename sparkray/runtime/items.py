@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sparkray.exceptions import GetTimeoutError, SparkrayError
 from sparkray.runtime.refs import ObjectRef
@@ -14,7 +14,9 @@ from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.streams import Stream
 from sparkray.runtime.submit import Submitter
 from sparkray.runtime.waiter import LONGEST_S, LoopWaiter, Waiter
+from sparkray.runtime.waits import Waits
 
+_NEXT: Final = "the next item of a generator"
 _W = TypeVar("_W", Waiter, LoopWaiter)
 
 
@@ -22,18 +24,18 @@ class Items:
     """Takes items from streams of this process.
 
     Args:
-        wait: the fetcher's: waits for a waiter, lending the CPU on.
+        waits: for the next item.
     """
 
     def __init__(
         self,
         shared: Shared,
         submitter: Submitter,
-        wait: Callable[[Waiter, float | None], bool],
+        waits: Waits,
     ) -> None:
         self._shared = shared
         self._submitter = submitter
-        self._wait = wait
+        self._waits = waits
         self._ended = False
 
     def close(self) -> None:
@@ -55,9 +57,9 @@ class Items:
             if waiter is None:
                 return ref
             left_s = None if deadline is None else deadline - time.monotonic()
-            if not self._wait(waiter, left_s):
+            if not self._waits.wait_for(waiter, left_s, lambda: _NEXT):
                 self._unwatch(stream, waiter)
-                raise GetTimeoutError(timeout_s or 0.0, "the next item of a generator")
+                raise GetTimeoutError(timeout_s or 0.0, _NEXT)
 
     async def next_async(self, stream: Stream) -> ObjectRef | None:
         """Return the next item's ref; None after the last.

@@ -20,6 +20,7 @@ from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.objects import PENDING, STORED, Entry
 from sparkray.runtime.waiter import Waiter
+from sparkray.runtime.waits import Waits
 from sparkray.store.segment import map_for_reading
 
 
@@ -31,18 +32,18 @@ class StoredObjects:
     """For caller threads; the lock is not held.
 
     Args:
-        wait_for: waits for a waiter, so many seconds at most; False: in vain.
+        waits: for those that are lost.
     """
 
     def __init__(
         self,
         shared: Shared,
         ownership: Ownership,
-        wait_for: Callable[[Waiter, float | None], bool],
+        waits: Waits,
     ) -> None:
         self._shared = shared
         self._ownership = ownership
-        self._wait_for = wait_for
+        self._waits = waits
 
     def pin_ahead(self, entries: Sequence[Entry]) -> None:
         """Map all that are there, their pins under way together."""
@@ -116,7 +117,7 @@ class StoredObjects:
         if not pending:
             return
         left_s = None if deadline_s is None else deadline_s - time.monotonic()
-        if not self._wait_for(waiter, left_s):
+        if not self._waits.wait_for(waiter, left_s, self._waits.story_of([entry])):
             with self._shared.lock:
                 if entry.waiters and waiter in entry.waiters:
                     entry.waiters.remove(waiter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,96 @@ def test_a_borrower_that_outlives_the_loss_gets_it_from_its_owner(
     assert sparkray.get(keeper.read.remote(), timeout=60) == expected(5)
     del ref
     assert sparkray.get(keeper.read.remote(), timeout=60) == expected(5)
+
+
+def test_an_owner_inside_of_a_task_makes_its_objects_again(
+    place: Place, tmp_path: Path
+) -> None:
+    gate, begun = Gate(tmp_path), Gate(tmp_path)
+    here = NodeAffinitySchedulingStrategy(place.cluster.head_node.node_id, soft=False)
+
+    @sparkray.remote
+    def child(base: int) -> Any:
+        return np.arange(SIZE) + base
+
+    @sparkray.remote(num_cpus=0, scheduling_strategy=here)
+    def owner() -> list[int]:
+        first = child.remote(1)
+        refs = [first, *(total.remote([child.remote(base)]) for base in range(3))]
+        sparkray.wait(refs, num_returns=4)
+        begun.open()
+        gate.wait()
+        return [int(sparkray.get(first).sum()), *sparkray.get(refs[1:])]
+
+    result = owner.remote()
+    begun.wait()
+    place.lose()
+    gate.open()
+    assert sparkray.get(result, timeout=60) == [expected(1), *map(expected, range(3))]
+
+
+def test_many_that_are_lost_are_made_again_at_once(place: Place, array: Any) -> None:
+    refs = [array.remote(base) for base in range(60)]
+    sparkray.wait(refs, num_returns=60)
+    place.lose()
+    place.made()
+    values = sparkray.get(refs, timeout=60)
+    assert [int(value.sum()) for value in values] == [expected(b) for b in range(60)]
+    assert len(place.made()) == 60
+
+
+def test_what_is_damaged_on_disk_is_made_again(fresh: Any, cluster_root: Path) -> None:
+    fresh.init(num_cpus=1, object_store_memory=8 << 20)
+
+    @sparkray.remote
+    def make(base: int) -> Any:
+        return np.arange(4 * SIZE) + base
+
+    refs = [make.remote(base) for base in range(12)]
+    sparkray.wait(refs, num_returns=12)
+    spilled = until(lambda: list(cluster_root.glob("*/spill/*/*")))
+    for file in spilled:
+        file.write_bytes(b"damaged" + file.read_bytes()[7:])
+    for base, ref in enumerate(refs):
+        value = sparkray.get(ref, timeout=60)
+        assert value[0] == base and len(value) == 4 * SIZE
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_graph_of_tasks_is_right_though_nodes_die(place: Place, seed: int) -> None:
+    chosen = random.Random(seed)
+
+    @sparkray.remote(max_retries=-1)
+    def combine(salt: int, *values: Any) -> Any:
+        return np.full(SIZE, (sum(int(v[-1]) for v in values) + salt) % 1_000_003)
+
+    @sparkray.remote(max_retries=-1)
+    def combine_inside(salt: int, refs: list[Any]) -> Any:
+        return sparkray.get(combine.remote(salt, *refs))
+
+    made: list[tuple[Any, int]] = []
+    for step in range(120):
+        inputs = chosen.sample(made, min(len(made), chosen.randrange(4)))
+        refs = [ref for ref, _ in inputs]
+        salt = chosen.randrange(1_000_003)
+        if chosen.random() < 0.2:
+            ref = combine_inside.remote(salt, refs)
+        else:
+            ref = combine.remote(salt, *refs)
+        made.append((ref, (sum(x for _, x in inputs) + salt) % 1_000_003))
+        if len(made) > 20:
+            made.pop(chosen.randrange(len(made)))  # tasks that need it keep it
+        if step % 40 == 39:
+            place.lose()
+        elif chosen.random() < 0.05:
+            ref, x = chosen.choice(made)
+            assert sparkray.get(ref, timeout=100)[0] == x
+    chosen.shuffle(made)
+    for ref, x in made:
+        value = sparkray.get(ref, timeout=100)
+        assert value[0] == value[-1] == x
+    del made, ref, refs, inputs, value
+    until(lambda: not rows())
 
 
 def test_too_many_kept_tasks_are_dropped_and_that_is_said(

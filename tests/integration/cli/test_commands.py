@@ -292,3 +292,26 @@ def test_an_unknown_variable_is_told_once(monkeypatch: pytest.MonkeyPatch) -> No
     driver = run_driver(twice)
     assert driver.returncode == 0
     assert driver.stderr.count("SPARKRAY_MAX_WORKER (") == 1
+
+
+def test_the_stacks_of_all_processes_are_shown(temp_dir: Path) -> None:
+    head = start_head("--num-cpus", "2")
+    sparkray.init(head.head)
+
+    @sparkray.remote
+    def unmistakable_name(gate: str) -> None:
+        until(lambda: os.path.exists(gate), 60)
+
+    gate = temp_dir / "gate"
+    ref = unmistakable_name.remote(str(gate))
+
+    def shown() -> str:
+        done = command("stack")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    text = until(lambda: "in unmistakable_name" in (text := shown()) and text)
+    assert f"node {head.pid} on " in text and f"driver {os.getpid()} on " in text
+    assert "worker " in text and "no answer" not in text
+    gate.touch()
+    sparkray.get(ref)
