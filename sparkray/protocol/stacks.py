@@ -18,7 +18,7 @@ class ProcessStacks(msgspec.Struct, array_like=True):
     threads: list[tuple[str, str]]  #: name and stack
 
 
-class DumpStacks(msgspec.Struct, array_like=True, tag=59):
+class DumpStacks(msgspec.Struct, array_like=True, tag=100):
     """Agent -> runtime: what do your threads do?
 
     Repeatable.
@@ -29,7 +29,7 @@ class DumpStacks(msgspec.Struct, array_like=True, tag=59):
     call: int
 
 
-class StacksDumped(msgspec.Struct, array_like=True, tag=60):
+class StacksDumped(msgspec.Struct, array_like=True, tag=101):
     """Runtime -> its agent: this.
 
     Repeatable.

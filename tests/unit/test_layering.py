@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2] / "sparkray"
 PUBLIC = "the names in sparkray/__init__.py"
 VERSION = "sparkray.__version__"
-BASE = {"ids", "exceptions", "resources", "labels", "words", "config", VERSION}
+BASE = {"ids", "exceptions", "resources", "labels", "words", "config", "stacks"}
+BASE |= {VERSION}
 WIRE = BASE | {"protocol", "transport"}
 LIBRARY = {PUBLIC, VERSION, "exceptions", "util", "words"}
 
@@ -23,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "resources": set(),
     "labels": set(),
     "words": set(),
+    "stacks": set(),
     "exceptions": {"ids"},
     "config": {"resources"},
     "protocol": {"ids", "exceptions", "resources"},
