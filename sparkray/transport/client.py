@@ -49,16 +49,24 @@ class Peer:
         """Call ``/service/method`` and return its answer.
 
         Raises:
-            ConnectionError: nobody answers at that address; names it.
+            ConnectionError: nobody answers at that address, or this was closed; names
+                it.
             TimeoutError: no answer within ``timeout_s``.
             ProtocolError: the token or the message was refused.
             Exception: what the method raised, see `transport.errors`.
         """
-        call = self._open().unary_unary(f"/{service}/{method}")
+        channel = self._open()
+        call = channel.unary_unary(f"/{service}/{method}")
         try:
             body = await call(
                 codec.encode(request), timeout=timeout_s, metadata=self._metadata
             )
+        except asyncio.CancelledError:  # gRPC's word for a channel that is closed, too
+            if channel is self._channel or _is_cancelled():
+                raise
+            raise ConnectionError(
+                f"the connection to {self.address} was closed during a call"
+            ) from None
         except grpc.RpcError as error:
             raise _mapped(error, self.address) from None
         return codec.decode_as(answer_type, body)
@@ -91,7 +99,7 @@ class Peer:
             call.cancel()
 
     async def close(self) -> None:
-        """Close the connection; calls in flight are cancelled.  Repeatable."""
+        """Close the connection; calls in flight fail.  Repeatable."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
@@ -105,6 +113,12 @@ class Peer:
                     self.address, _credentials(self._tls), CLIENT_OPTIONS
                 )
         return self._channel
+
+
+def _is_cancelled() -> bool:
+    """Tell if it is the present task that is to end.  Python 3.10 cannot tell."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return bool(cancelling is not None and cancelling())
 
 
 def call_head(

@@ -74,6 +74,8 @@ class Calls:
         #: By hash: the pickle, where it lies in the store, or the function itself.
         self._functions: dict[bytes, Any] = {}
         self.instance: Any = None  #: of an actor: what methods are called on
+        #: The process was told to end: what fails now does so because of that.
+        self.leaving = False
 
     def define(self, channel: Channel, message: DefineTask) -> None:
         """Note what the owner at the other end says of its tasks."""
@@ -194,6 +196,8 @@ class Calls:
         outcome: bytes | TaskReplied,
         run_s: float,
     ) -> None:
+        if self.leaving and not isinstance(outcome, bytes) and outcome.outcome != "ok":
+            return  # who called learns that the process has ended
         kept = self._kept() if self._shared.table.uncovered else None
         if isinstance(outcome, bytes):
             if not kept:

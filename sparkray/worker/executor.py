@@ -219,7 +219,7 @@ class Executor:
         this takes not long."""
         if self._leaving:
             return
-        self._leaving = True
+        self._leaving = self._calls.leaving = True
         self._pending.clear()
         if self._current is None and running.main is None:
             self.end()

@@ -18,9 +18,10 @@ import pytest
 import sparkray
 from sparkray.exceptions import SparkrayError, WorkerCrashedError
 from sparkray.launch import discovery
+from sparkray.testing import Cluster
 from sparkray.util import state
 from tests import leaks
-from tests.support import Tally, driver_environment, until
+from tests.support import Gate, Tally, driver_environment, until
 
 pytestmark = pytest.mark.faults
 
@@ -227,3 +228,41 @@ def test_a_node_that_dies_is_named_and_its_retriable_tasks_run_elsewhere(
         30,
     )
     assert time.monotonic() - died < 30
+
+
+def test_tasks_and_calls_that_wait_on_a_node_that_ends_in_order_run_again(
+    tmp_path: Path,
+) -> None:
+    begun, gate = Tally(tmp_path), Gate(tmp_path)
+    with Cluster(head_node_args={"num_cpus": 1}) as cluster:
+        node = cluster.add_node(num_cpus=8, resources={"there": 8})
+        cluster.wait_for_nodes()
+        sparkray.init(cluster.address)
+
+        @sparkray.remote
+        def held() -> int:
+            gate.wait()
+            return 1
+
+        @sparkray.remote(resources={"there": 1}, max_retries=1)
+        def task(refs: list[Any]) -> Any:
+            begun.add()
+            return sparkray.get(refs[0])
+
+        @sparkray.remote(resources={"there": 1}, max_restarts=1, max_task_retries=1)
+        class Actor:
+            def call(self, refs: list[Any]) -> Any:
+                begun.add()
+                return sparkray.get(refs[0])
+
+        ref = held.remote()
+        waiting = [task.remote([ref]) for _ in range(4)]
+        actors = [Actor.remote() for _ in range(3)]
+        waiting += [actor.call.remote([ref]) for actor in actors]
+        until(lambda: begun.count() == 7)
+        cluster.remove_node(node)
+        cluster.add_node(num_cpus=8, resources={"there": 8})
+        until(lambda: begun.count() == 14)
+        gate.open()
+        assert sparkray.get(waiting, timeout=30) == [1] * 7
+        sparkray.shutdown()

@@ -168,6 +168,9 @@ spark = SparkSession.builder.getOrCreate()
 sparkray.init(spark)
 before = {node["NodeID"]: node["NodeManagerHostname"] for node in executors()}
 soft = sparkray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+square = sparkray.remote(nested)
+for node in before:  # waits until this host knows it, too
+    sparkray.get(square.options(scheduling_strategy=soft(node, soft=False)).remote(1))
 here = soft(sparkray.get_runtime_context().get_node_id(), soft=False)
 safe = {"num_cpus": 0, "scheduling_strategy": here}
 gate = sparkray.util.queue.Queue(actor_options=safe)
@@ -209,12 +212,17 @@ def test_a_killed_executor_costs_a_retry_and_its_node_is_replaced(hosts: Any) ->
         told = json.loads(driver.stdout.readline())
         assert len(set(told["places"])) == 2
         hosts.run("worker1", "pkill -9 -f CoarseGrainedExecutorBackend")
-        lost, *_ = driver.communicate("\n", timeout=120)
-        assert driver.returncode == 0
+        driver.stdin.write("\n")
+        driver.stdin.flush()
+        told = {}
+        for line in driver.stdout:  # one by one: where it stops is where it hangs
+            if line.startswith("{"):
+                told |= json.loads(line)
+                print(line)
+        assert driver.wait() == 0
     finally:
         driver.kill()
-    lines = [json.loads(line) for line in lost.splitlines() if line.startswith("{")]
-    told = {name: value for line in lines for name, value in line.items()}
+        driver.communicate()
     print(f"executor killed: task again after {told['again_s']:.1f} s, ", end="")
     print(f"node replaced after {told['replaced_s']:.1f} s")
     assert told["answers"] == [0, 1] and told["jobs"] == 0

@@ -264,3 +264,40 @@ def test_contexts_for_task_channels_know_each_other(tmp_path: Path) -> None:
         listening.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_call_in_flight_fails_when_its_connection_is_closed(cancelled: bool) -> None:
+    """It must not look as if the task that makes it were cancelled: that would end it
+    without a word."""
+
+    async def check() -> None:
+        came, ended = asyncio.Event(), asyncio.Event()
+
+        async def never(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            came.set()
+            await reader.read()
+            writer.close()
+            ended.set()
+
+        server = await asyncio.start_server(never, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        peer = Peer(f"127.0.0.1:{port}", TOKEN)
+        call = asyncio.ensure_future(
+            peer.call("Head", "Status", control.ClusterStatus(), control.Ok, 30.0)
+        )
+        await came.wait()
+        if cancelled:
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        await peer.close()
+        if not cancelled:
+            with pytest.raises(ConnectionError, match=f"127.0.0.1:{port} was closed"):
+                await call
+        await ended.wait()
+        server.close()
+
+    asyncio.run(check())
