@@ -272,15 +272,12 @@ def test_a_call_in_flight_fails_when_its_connection_is_closed(cancelled: bool) -
     without a word."""
 
     async def check() -> None:
-        came, ended = asyncio.Event(), asyncio.Event()
+        came = asyncio.Event()
+        ends: list[asyncio.StreamWriter] = []
 
-        async def never(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
+        def never(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            ends.append(writer)
             came.set()
-            await reader.read()
-            writer.close()
-            ended.set()
 
         server = await asyncio.start_server(never, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
@@ -297,7 +294,9 @@ def test_a_call_in_flight_fails_when_its_connection_is_closed(cancelled: bool) -
         if not cancelled:
             with pytest.raises(ConnectionError, match=f"127.0.0.1:{port} was closed"):
                 await call
-        await ended.wait()
         server.close()
+        for end in ends:
+            end.close()
+            await end.wait_closed()
 
     asyncio.run(check())
