@@ -286,15 +286,19 @@ class Leasing:
             suspect = tasks.pop(0)
             if self._retry(suspect):
                 suspect.worker = None
-                self._shared.loop.call_later(RETRY_S, lambda: self._run_again(suspect))
+                attempt = suspect.attempt
+                self._shared.loop.call_later(
+                    RETRY_S, lambda: self._run_again(suspect, attempt)
+                )
             else:
                 self._explain(suspect, worker)
         self._submitter.requeue(tasks)
         self._submitter.dispatch(worker.key)
 
-    def _run_again(self, task: Task) -> None:
+    def _run_again(self, task: Task, attempt: int) -> None:
         with self._shared.lock:
-            if task.number in self._submitter.tasks:  # not cancelled meanwhile
+            known = task.number in self._submitter.tasks  # not cancelled meanwhile
+            if known and task.attempt == attempt:
                 self._submitter.requeue([task])
 
     def _retry(self, task: Task) -> bool:

@@ -110,16 +110,17 @@ class Recovery:
             why = self._why_not(entry)
             if why:
                 error = _lost(entry, "it was freed, or its node has died", why)
-                entry.settle(FAILED, serialize(error).to_bytes())
+                _fail(entry, serialize(error).to_bytes())
             else:
                 todo += self._run_again(entry)
         self._submitter.settle()
 
     def _reopen(self, entry: Entry) -> None:
-        """The object does not exist any more, and will again."""
-        nodes = [source.node_id for source in entry.sources or ()]
-        if nodes:  # out of reach now: no copy is to stay there
-            self._shared.agent.send(FreeObjects([entry.id], nodes))
+        """The object does not exist any more, and will again.
+
+        Copies on nodes that are out of reach are not freed: the word could come after
+        that node has made the object again.  They go with their owner.
+        """
         entry.state, entry.sources, entry.value = PENDING, None, b""
         contains, entry.contains = entry.contains, None
         if contains:
@@ -132,6 +133,8 @@ class Recovery:
         if task.number in self._submitter.tasks:
             task.again = task.again or Again([])
             task.again.entries.append(entry)
+            if task.stream is not None:
+                self._submitter.streams.note_taken(task.stream)
             return []
         task.again = Again([entry], 1)
         if task.retries_left > 0:
@@ -181,9 +184,10 @@ class Recovery:
         else:
             self._table.entries[entry.id] = entry
             entry.sources = None
-            entry.state = STORED
+            if not isinstance(entry.task, Task):  # else it is on its way
+                entry.state = STORED
         if item.value is not None:
-            entry.state, entry.value = INLINE, item.value
+            entry.state, entry.value = item.state, item.value
         return entry
 
     # --- what comes of it ---
@@ -211,6 +215,7 @@ class Recovery:
 
     def ended(self, task: Task) -> None:
         """A task has ended well, its first run or a further one."""
+        task.worker = None
         if task.again is None:
             return
         task.entry.task = None
@@ -225,6 +230,7 @@ class Recovery:
 
     def failed(self, task: Task, error: bytes) -> None:
         """A task has failed, its first run or a further one."""
+        task.worker = None
         if task.again is None:
             return
         task.entry.task = None
@@ -233,7 +239,10 @@ class Recovery:
         for entry in before:
             _fail(entry, error)
         for entry in since:
-            self._make_again(entry)
+            if task.cancelled:
+                _fail(entry, error)
+            else:
+                self._make_again(entry)
 
 
 def runs_again(task: Task) -> bool:

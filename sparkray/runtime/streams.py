@@ -59,6 +59,10 @@ class Streams:
                     self._add_item(task, stream, message.value)
                     if stream.abandoned:
                         self._tell_consumed(task, self._consumed(task, stream))
+                elif stream is not None:  # a retry makes it a second time
+                    self._submitter.recovery.take(task, message.value)
+                    if stream.backpressure or stream.abandoned:
+                        self._tell_consumed(task, self._consumed(task, stream))
             self._submitter.settle()
 
     def _add_item(self, task: Task, stream: Stream, value: ReturnValue) -> None:
@@ -110,6 +114,8 @@ class Streams:
 
     def _consumed(self, task: Task, stream: Stream) -> int:
         """Return what to tell the task, as in `StreamConsumed`."""
+        if task.again is not None:  # its end is waited for, by who would read on
+            return UNREAD
         if not stream.abandoned:
             return stream.taken
         return UNREAD if self._table.is_held(task.entry) else UNWANTED

@@ -67,13 +67,16 @@ _clock = time.monotonic
 class _Dependency:
     """Tells the submitter that an argument of a task exists now (or never will)."""
 
-    __slots__ = ("ready", "task")
+    __slots__ = ("attempt", "ready", "task")
 
     def __init__(self, task: Task, ready: collections.deque[Task]) -> None:
         self.task = task
+        self.attempt = task.attempt
         self.ready = ready
 
     def notify(self, entry: Entry) -> None:
+        if self.attempt != self.task.attempt:
+            return  # it was cancelled while it waited, and runs again
         self.task.waiting -= 1
         if not self.task.waiting:
             self.ready.append(self.task)
@@ -253,16 +256,16 @@ class Submitter:
             self._ownership.ask_owner(entry)
 
     def run_again(self, task: Task) -> None:
-        """Start a task that has ended once more, for what was lost of it."""
-        key = task.template.key
+        """Start a task that has ended once more, for what was lost of it.
+
+        It is queued once its arguments are there, in front: calls of its actor that
+        were made later may wait for what it makes.
+        """
         self.tasks[task.number] = task
         for _, entry in task.refs or ():
             self._await_argument(task, entry)
-        if not task.waiting and self._fail_by_argument(task):
-            return
-        if key.ordered or not task.waiting:
-            key.queue.append(task)
-        self.dispatch(key)
+        if not task.waiting and not self._fail_by_argument(task):
+            self.requeue([task])
 
     # --- pushing ---
 
@@ -361,7 +364,9 @@ class Submitter:
                 continue
             key = task.template.key
             failed = self._fail_by_argument(task)
-            if not failed and not key.ordered:  # else it is in its place already
+            if not failed and runs_again(task):
+                key.put_back([task])
+            elif not failed and not key.ordered:  # else it is in its place already
                 key.queue.append(task)
             if not failed or key.ordered:  # others may have waited behind it
                 self.dispatch(key)
@@ -418,8 +423,9 @@ class Submitter:
     def _succeed(self, task: Task, message: TaskReplied) -> None:
         del self.tasks[task.number]
         if runs_again(task):
-            for value in message.values:
-                self.recovery.take(task, value)
+            if task.stream is None:  # else all items have come already
+                for value in message.values:
+                    self.recovery.take(task, value)
         elif task.template.num_returns == DYNAMIC:
             self._returns.settle_dynamic(task, message.values)
         else:

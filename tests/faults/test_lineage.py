@@ -210,6 +210,64 @@ def test_an_actor_that_may_repeat_calls_makes_its_objects_again(place: Place) ->
         sparkray.get(once)
 
 
+def test_calls_of_an_actor_that_need_each_other_are_made_again(place: Place) -> None:
+    @sparkray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)
+    class Maker:
+        def load(self) -> Any:
+            return np.arange(SIZE)
+
+        def step(self, values: Any) -> Any:
+            return values + 1
+
+    maker = Maker.remote()
+    loaded = maker.load.remote()
+    stepped = maker.step.remote(loaded)
+    sparkray.wait([stepped])
+    place.lose()
+    assert read_here(stepped) == expected(1)
+    del loaded
+    assert read_here(maker.step.remote(stepped)) == expected(2)
+
+
+def test_an_argument_that_had_failed_fails_again(place: Place) -> None:
+    @sparkray.remote
+    def bad() -> None:
+        raise KeyError("bad")
+
+    @sparkray.remote
+    def tolerant(refs: list[Any]) -> Any:
+        try:
+            sparkray.get(refs[0])
+        except KeyError:
+            return np.arange(SIZE)
+        return "no error"
+
+    failed = bad.remote()
+    ref = tolerant.remote([failed])
+    sparkray.wait([ref])
+    del failed
+    place.lose()
+    assert read_here(ref) == expected(0)
+
+
+def test_a_stream_that_is_held_back_goes_on_on_another_node(
+    place: Place, tmp_path: Path
+) -> None:
+    @sparkray.remote(num_returns="streaming", _generator_backpressure_num_objects=2)
+    def items() -> Iterator[Any]:
+        for index in range(8):
+            yield np.arange(SIZE) + index
+
+    stream = items.remote()
+    taken = [next(stream) for _ in range(3)]
+    place.lose()
+    assert read_here(taken[0]) == expected(0)  # the others: when they are made again
+    taken += list(stream)
+    assert [read_here(ref) for ref in taken] == [expected(base) for base in range(8)]
+    del taken, stream
+    until(lambda: not rows())
+
+
 def test_why_an_object_cannot_be_made_again_is_said(place: Place, array: Any) -> None:
     once = array.options(max_retries=1).remote(0)
     never = array.options(max_retries=0).remote(0)

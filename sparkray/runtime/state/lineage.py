@@ -39,7 +39,8 @@ class Input:
     """An argument of a kept task, or an object inside of one."""
 
     entry: Entry
-    value: bytes | None  #: None: it lies in a store
+    state: int  #: of the value
+    value: bytes | None  #: or the error; None: it lies in a store
     contains: Sequence[Entry] = ()
 
 
@@ -50,8 +51,8 @@ class Kept:
     task: Task
     inputs: list[Input]
     size_bytes: int
-    outputs: list[Entry] = field(default_factory=list)
-    needed: int = 0  #: outputs that somebody may still want
+    #: What somebody may still want, by id.
+    outputs: dict[bytes, Entry] = field(default_factory=dict)
 
 
 class Lineage:
@@ -83,8 +84,7 @@ class Lineage:
         if output.made_by is task:
             return
         output.made_by = task
-        known.outputs.append(output)
-        known.needed += 1
+        known.outputs[output.id] = output
         self._trim()
 
     def inputs_of(self, task: Task) -> Sequence[Input]:
@@ -98,14 +98,14 @@ class Lineage:
             task, entry.made_by = entry.made_by, None
             kept = None if isinstance(task, str) else self._kept.get(task.number)
             if kept is not None:
-                kept.needed -= 1
-                if not kept.needed:
+                kept.outputs.pop(entry.id, None)
+                if not kept.outputs:
                     todo += self._drop(kept)
 
     def clear(self) -> None:
         """Forget everything: entries and tasks refer to each other."""
         for kept in self._kept.values():
-            for entry in kept.outputs:
+            for entry in kept.outputs.values():
                 entry.made_by = None
         self._kept.clear()
         self.used_bytes = 0
@@ -122,7 +122,7 @@ class Lineage:
             if value is not None:
                 contains = tuple(entry.contains or ())
                 todo += contains
-            found[entry.id] = Input(entry, value, contains)
+            found[entry.id] = Input(entry, entry.state, value, contains)
             entry.dependents += 1
         kept = Kept(task, list(found.values()), _size(task, found.values()))
         self._kept[task.number] = kept
@@ -132,7 +132,7 @@ class Lineage:
     def _trim(self) -> None:
         while self.used_bytes > self.limit_bytes:
             oldest = next(iter(self._kept.values()))
-            for entry in oldest.outputs:
+            for entry in oldest.outputs.values():
                 if entry.made_by is oldest.task:
                     entry.made_by = DROPPED
             for entry in self._drop(oldest):

@@ -67,8 +67,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
     def settle(self, state: int, value: bytes) -> None:
         """Give the entry its final state and tell who waits."""
+        self.value = value  # first: readers look at the state without the lock
         self.state = state
-        self.value = value
         waiters = self.waiters
         if waiters is not None:
             self.waiters = None
