@@ -215,12 +215,7 @@ class Recovery:
 
     def ended(self, task: Task) -> None:
         """A task has ended well, its first run or a further one."""
-        task.worker = None
-        if task.again is None:
-            return
-        task.entry.task = None
-        before, since = task.again.take_missing()
-        task.again = None
+        before, since = _missing(task)
         text = f"{task.template.name} has not made it when it ran again"
         for entry in before:
             error = ObjectLostError(entry.id.hex(), text)
@@ -230,12 +225,7 @@ class Recovery:
 
     def failed(self, task: Task, error: bytes) -> None:
         """A task has failed, its first run or a further one."""
-        task.worker = None
-        if task.again is None:
-            return
-        task.entry.task = None
-        before, since = task.again.take_missing()
-        task.again = None
+        before, since = _missing(task)
         for entry in before:
             _fail(entry, error)
         for entry in since:
@@ -243,6 +233,16 @@ class Recovery:
                 _fail(entry, error)
             else:
                 self._make_again(entry)
+
+
+def _missing(task: Task) -> tuple[list[Entry], list[Entry]]:
+    """End a run; return what it has not made: lost before it began, and since."""
+    task.worker = None
+    again, task.again = task.again, None
+    if again is None:
+        return [], []
+    task.entry.task = None
+    return again.take_missing()
 
 
 def runs_again(task: Task) -> bool:

@@ -157,16 +157,6 @@ def test_work_is_right_over_a_network_that_delays_and_loses(hosts: Hosts) -> Non
             hosts.tool.heal("worker2")
 
 
-BETWEEN = """
-made = make.options(max_retries=3, **on(NODE("worker1"))).remote(1, 20)
-sparkray.wait([made], fetch_local=False)
-tell()
-wait_for_line()
-began_s = time.monotonic()
-right = sparkray.get(add.options(**on(NODE("worker2"))).remote(made))
-tell(right=right, s=time.monotonic() - began_s)
-"""
-
 #: A task runs on each host until the line comes; one host is lost meanwhile.
 LOSE = """
 sparkray.init()
