@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import platform
 import socket
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import sparkray
 from sparkray.agent.channels import AgentChannel
 from sparkray.agent.fleet import Fleet
 from sparkray.agent.logs import Printed
@@ -21,7 +19,7 @@ from sparkray.exceptions import ClusterError, ProtocolError
 from sparkray.ids import new_job_id
 from sparkray.protocol import control
 from sparkray.protocol.messages import Attach, JobConfig, LogLines
-from sparkray.protocol.versions import Versions, difference
+from sparkray.protocol.versions import Versions, difference, own_versions
 
 _log = logging.getLogger(__name__)
 
@@ -205,6 +203,6 @@ class JobDesk:
 def _check_versions(given: dict[str, str]) -> None:
     """Raise ProtocolError if a runtime cannot work with this agent."""
     theirs = Versions(given.get("python", ""), given.get("sparkray", ""))
-    ours = Versions(platform.python_version(), sparkray.__version__)
+    ours = own_versions()
     if not theirs.fits(ours):
         raise ProtocolError(difference("this process", theirs, "the node agent", ours))

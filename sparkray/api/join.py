@@ -15,16 +15,14 @@ joined where one of its nodes runs.
 from __future__ import annotations
 
 import os
-import platform
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import sparkray
 from sparkray.exceptions import ProtocolError
 from sparkray.launch import discovery
 from sparkray.launch.discovery import Node
-from sparkray.protocol.versions import Versions, difference
+from sparkray.protocol.versions import Versions, difference, own_versions
 
 ADDRESS_VARIABLE = "SPARKRAY_ADDRESS"
 _PROBE_TIMEOUT_S = 10.0
@@ -137,7 +135,7 @@ def version_warnings(node: Node) -> list[str]:
     Raises:
         ProtocolError: they do not go together; names both.
     """
-    ours = Versions(platform.python_version(), sparkray.__version__)
+    ours = own_versions()
     theirs = Versions(node.python or ours.python, node.version)
     where = f"the node of {node.head} on this host"
     line = difference("this process", ours, where, theirs)

@@ -6,7 +6,11 @@ mostly makes no difference and is worth one line.
 
 from __future__ import annotations
 
+import platform
+
 import msgspec
+
+import sparkray
 
 
 class Versions(msgspec.Struct, frozen=True):
@@ -22,6 +26,11 @@ class Versions(msgspec.Struct, frozen=True):
         """Tell whether processes of these versions may be in one cluster."""
         mine, theirs = (_minor(each.python) for each in (self, other))
         return mine == theirs and self.sparkray == other.sparkray
+
+
+def own_versions() -> Versions:
+    """Return what this process runs."""
+    return Versions(platform.python_version(), sparkray.__version__)
 
 
 def difference(one: str, versions: Versions, other: str, others: Versions) -> str:

@@ -74,6 +74,7 @@ class Crew:
             for node in status.nodes
             if node.alive and EXECUTOR_LABEL in node.labels
         ]
+        self._launcher.joined(_job(node) for node in self.nodes)
         waiting = self._waiting()
         target = self._count.wanted(executors)
         if self._scaler is not None:
@@ -84,6 +85,11 @@ class Crew:
         """Start nothing any more, and end the jobs that are not nodes."""
         self._launcher.close()
         self._launcher.cancel(self._waiting())
+
+    @property
+    def starting(self) -> int:
+        """How many jobs are on their way to be a node."""
+        return len(self._waiting())
 
     def _waiting(self) -> frozenset[int]:
         """Return the jobs that are no node: not yet, or Spark runs them again."""
@@ -102,7 +108,9 @@ class Crew:
         )
         if wanted == 0:
             self._launcher.cancel(waiting)
-        elif not (self.patient and self._launcher.found_taken(TAKEN_PAUSE_S)):
+        elif self._launcher.may_launch() and not (
+            self.patient and self._launcher.found_taken(TAKEN_PAUSE_S)
+        ):
             for _ in range(wanted - len(waiting)):
                 self._launcher.launch()
 

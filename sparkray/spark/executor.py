@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkray.spark import discovery, sizing
+from sparkray.protocol.versions import Versions, difference, own_versions
+from sparkray.spark import addresses, discovery, sizing
 from sparkray.spark.guard import LOOK_S, Order, await_head, encode, head_answers
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class NodeTask:
     token: str
     app_id: str
     timeout_s: float
+    versions: Versions  #: the driver's
     launch: int = 0  #: the number of the job
     waits: bool = False  #: keeps its slot where the executor has a node already
     cores: int | None = None  #: as configured; the executor's own word goes first
@@ -71,6 +72,9 @@ class NodeTask:
         yield _row(executor, said)
 
     def _run(self) -> tuple[str, dict[str, str]]:
+        refusal = self._refusal()
+        if refusal:
+            return "?", {"state": "refused", "detail": refusal}
         jvm = discovery.executor_process()
         if jvm is None:
             reason = f"the Python worker {os.getpid()} has no Java process above it"
@@ -87,6 +91,14 @@ class NodeTask:
         if said["state"] == "taken" and self.waits:
             self._fill_slot()
         return command.executor_id, said
+
+    def _refusal(self) -> str:
+        """Say what keeps every node on this host from joining; "" if nothing does."""
+        ours = own_versions()
+        if ours.fits(self.versions):
+            return ""
+        where = f"the executor on {os.uname().nodename}"
+        return difference(where, ours, "the driver", self.versions)
 
     def _fill_slot(self) -> None:
         """Keep the slot: other jobs go elsewhere, or Spark brings up an executor.
@@ -233,18 +245,10 @@ def _share(cores: float, *, neighbours: float, with_head: bool) -> sizing.Share:
 
 def _own_address(host_name: str, head: str) -> str:
     """Return the address under which Spark knows this executor, if it is ours."""
-    try:
-        address = socket.gethostbyname(host_name) if host_name else ""
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-    except OSError:
-        address = ""
-    if address:
-        return address
     host, _, port = head.rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
-        probe.connect((host, int(port)))
-        return str(probe.getsockname()[0])
+    near = addresses.is_loopback(host)
+    address = addresses.own_address(host_name, loopback=near)
+    return address or addresses.address_towards(host.strip("[]"), int(port))
 
 
 def _row(executor: str, said: dict[str, str]) -> Any:

@@ -20,15 +20,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkray.spark import sizing
+from sparkray.spark import addresses, sizing
 from sparkray.spark.executor import SCHEMA, NodeTask
+from sparkray.spark.state.launches import Launches, cause_of
 
 _log = logging.getLogger("sparkray")
-_MISSING = "No module named 'sparkray'"
-MISSING_HELP = (
-    "the executors' Python cannot import sparkray: install it there (a cluster library,"
-    " the init script, or spark.executorEnv.PYTHONPATH)"
-)
 
 
 class SparkFacts:
@@ -104,13 +100,23 @@ class SparkFacts:
             return False
 
     def driver_address(self) -> str:
-        """Return an address of this host that the executors can reach."""
+        """Return an address of this host that the executors can reach.
+
+        Many hosts know their own name as a loopback address, which is of use only where
+        the executors are on this host as well.
+        """
+        own = self._is_local() or self.master.startswith("local-cluster")
         for name in (self.conf("spark.driver.host"), socket.gethostname()):
-            with contextlib.suppress(OSError):
-                address = socket.gethostbyname(name)
-                if name and _is_ours(address):
-                    return address
-        return _address_towards(self.master) or "127.0.0.1"
+            if address := addresses.own_address(name, loopback=own):
+                return address
+        return self._address_towards_master() or "127.0.0.1"
+
+    def _address_towards_master(self) -> str:
+        try:
+            parts = urlsplit(self.master)
+            return addresses.address_towards(parts.hostname or "", parts.port or 9)
+        except ValueError:  # several masters: "spark://a:7077,b:7077"
+            return addresses.address_towards("", 9)
 
     def _read_infos(self, read: Callable[[list[Any]], int]) -> int | None:
         """Read a number from what Spark tells of each executor and the driver.
@@ -159,8 +165,7 @@ class Launcher:
         self._lock = threading.Lock()  # guards the fields below
         self._jobs: dict[int, threading.Thread] = {}
         self._cancelled: set[int] = set()
-        self._failure = ""
-        self._hopeless = False
+        self._launches = Launches()
         self._taken_s = -math.inf
         self._closed = False
 
@@ -173,7 +178,18 @@ class Launcher:
     def failure(self) -> tuple[str, bool]:
         """Return why the last launch failed ("" if none did), and if all will."""
         with self._lock:
-            return self._failure, self._hopeless
+            return self._launches.failure, self._launches.hopeless
+
+    def joined(self, numbers: Iterable[int]) -> None:
+        """The nodes of these jobs are there."""
+        with self._lock:
+            for number in numbers:
+                self._launches.joined(number)
+
+    def may_launch(self) -> bool:
+        """Tell whether the pause after a failure, if there was one, is over."""
+        with self._lock:
+            return self._launches.may_launch(time.monotonic())
 
     def found_taken(self, within_s: float) -> bool:
         """Tell if a job found a node on its executor no longer than that ago."""
@@ -232,8 +248,8 @@ class Launcher:
             for row in one.mapInArrow(task, SCHEMA).collect():
                 self._note(number, row["state"], row["detail"])
         except Exception as error:  # whatever Spark raises: kept for the message
-            missing = _MISSING in str(error)
-            self._note(number, "failed", MISSING_HELP if missing else _brief(error))
+            text, hopeless = cause_of(str(error))
+            self._note(number, "refused" if hopeless else "failed", text)
         finally:
             with self._lock:
                 del self._jobs[number]
@@ -261,14 +277,16 @@ class Launcher:
         if state == "taken":
             with self._lock:
                 self._taken_s = time.monotonic()
-        if state != "failed":
+        if state not in ("failed", "refused"):
             return
         with self._lock:
             if self._closed or number in self._cancelled:
                 return
-            self._failure = detail
-            self._hopeless = detail == MISSING_HELP
-        _log.debug("a node did not start: %s", detail)
+            is_news = self._launches.failed(
+                number, detail, time.monotonic(), hopeless=state == "refused"
+            )
+        level = logging.WARNING if is_news else logging.DEBUG
+        _log.log(level, "a node did not start on Spark: %s", detail)
 
 
 def _classic_context(spark: Any) -> Any:
@@ -276,29 +294,3 @@ def _classic_context(spark: Any) -> Any:
     if ".connect." in type(spark).__module__:
         return None
     return spark.sparkContext
-
-
-def _is_ours(address: str) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
-
-
-def _address_towards(master: str) -> str:
-    """Return our address as the host in ``spark://host:port`` sees it."""
-    parts = urlsplit(master)
-    with (
-        contextlib.suppress(OSError, ValueError),
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
-    ):  # sends nothing
-        probe.connect((parts.hostname or "192.0.2.1", parts.port or 9))
-        return str(probe.getsockname()[0])
-    return ""
-
-
-def _brief(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]

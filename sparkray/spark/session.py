@@ -24,6 +24,7 @@ from sparkray.exceptions import SparkrayError
 from sparkray.launch.discovery import Node
 from sparkray.launch.process import NodeOptions, NodeProcess, start_node
 from sparkray.protocol.control import NodeInfo
+from sparkray.protocol.versions import own_versions
 from sparkray.spark import sizing
 from sparkray.spark.crew import Crew
 from sparkray.spark.discovery import SLOTS_LABEL
@@ -82,6 +83,7 @@ def start_on_spark(
             token=head.node.token().hex(),
             app_id=facts.app_id,
             timeout_s=timeout_s,
+            versions=own_versions(),
             waits=facts.dynamic,
             cores=facts.cores,
             task_cpus=facts.task_cpus,
@@ -248,9 +250,12 @@ class SparkCluster:
             settled = settled or now_s > changed_s + SETTLED_S
             if settled and len(crew.nodes) >= crew.wanted(executors):
                 return
-            self._check(len(crew.nodes), executors, settled, now_s)
-            if now_s > self._deadline_s:
+            self._check(crew, executors, settled, now_s)
+            failure, hopeless = self._launcher.failure()
+            in_vain = settled and hopeless and not crew.starting
+            if now_s > self._deadline_s or in_vain:
                 text = self._waiting(crew, executors)
+                text = f"{text}; {failure}" if failure else text
                 _log.warning("not waiting longer: %s", text)
                 return
             if now_s > said_s + SAY_S:
@@ -259,21 +264,21 @@ class SparkCluster:
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.2, 0.2)
 
-    def _check(self, nodes: int, executors: int, settled: bool, now_s: float) -> None:
+    def _check(self, crew: Crew, executors: int, settled: bool, now_s: float) -> None:
         """Give up where waiting is of no use.
 
         Raises:
             SparkrayError: fewer nodes than asked for.
         """
         failure, hopeless = self._launcher.failure()
-        least = self._count.least
+        nodes, least = len(crew.nodes), self._count.least
         fixed = not self._facts.dynamic and executors == self._facts.expected
         late = now_s > self._deadline_s
-        short = nodes < least and (late or hopeless)
+        short = nodes < least and (late or (hopeless and not crew.starting))
         if short or (fixed and settled and executors < least):
             text = sizing.too_few(least, executors, nodes, dynamic=self._facts.dynamic)
-            if late and self._crew is not None:
-                text = f"{text}; {self._waiting(self._crew, executors)}"
+            if late:
+                text = f"{text}; {self._waiting(crew, executors)}"
             raise SparkrayError(f"{text}; {failure}" if failure else text)
 
     def _waiting(self, crew: Crew, executors: int) -> str:

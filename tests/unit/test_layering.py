@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stacks": set(),
     "exceptions": {"ids"},
     "config": {"resources"},
-    "protocol": {"ids", "exceptions", "resources"},
+    "protocol": {"ids", "exceptions", "resources", VERSION},
     "transport": BASE | {"protocol"},
     "store": WIRE,
     "runtime": WIRE | {"store"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,8 @@ class Stage:
         self.needed: dict[bytes, str] = {}
         self.running: frozenset[int] = frozenset()
         self.taken = False
+        self.joined_: set[int] = set()
+        self.pausing = False
         self.cancelled: set[int] = set()
         self.facts: Any = SimpleNamespace(
             dynamic=True,
@@ -79,6 +82,12 @@ class Stage:
     def close(self) -> None:
         self.launch = lambda: None  # type: ignore[method-assign]
 
+    def joined(self, numbers: Iterable[int]) -> None:
+        self.joined_ |= set(numbers)
+
+    def may_launch(self) -> bool:
+        return not self.pausing
+
     def found_taken(self, within_s: float) -> bool:
         return self.taken
 
@@ -107,6 +116,18 @@ def test_as_many_jobs_are_started_as_nodes_are_missing() -> None:
     stage.add(1)
     crew.look(3)
     assert stage.running == {1, 2, 3} and not stage.cancelled
+
+
+def test_nothing_is_started_in_the_pause_after_a_failure() -> None:
+    stage = Stage()
+    crew = stage.crew(NodeCount(2, 2))
+    stage.add(1)
+    stage.pausing = True
+    crew.look(2)
+    assert stage.running == {1} == stage.joined_ and crew.starting == 0
+    stage.pausing = False
+    crew.look(2)
+    assert stage.running == {1, 2} and crew.starting == 1
 
 
 def test_a_node_that_holds_no_slot_needs_no_job() -> None:

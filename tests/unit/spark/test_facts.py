@@ -1,10 +1,12 @@
 """What a driver learns of its Spark application, also where Spark refuses to tell."""
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sparkray.spark import addresses
 from sparkray.spark.launch import SparkFacts
 from sparkray.spark.sizing import Occupancy
 
@@ -68,3 +70,65 @@ def test_cores_max_limits_executors_only_where_spark_heeds_it(
     settings = {"spark.cores.max": "4", "spark.executor.cores": "2"}
     limit = facts_of({"spark.master": master, **settings}).limit
     assert (limit and limit.executors) == most
+
+
+LOOPBACK, OURS = "127.0.1.1", "10.1.2.3"
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What this host takes names for; all addresses but 10.9.9.9 are its own."""
+    known: dict[str, str] = {}
+
+    def resolve(name: str) -> str:
+        if name not in known:
+            raise OSError(f"{name} is not known")
+        return known[name]
+
+    class Probe(socket.socket):
+        def bind(self, address: Any) -> None:
+            if address[0] == "10.9.9.9":
+                raise OSError("not an address of this host")
+
+    monkeypatch.setattr(addresses.socket, "gethostbyname", resolve)
+    monkeypatch.setattr(addresses.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(addresses.socket, "socket", Probe)
+    monkeypatch.setattr(addresses, "address_towards", lambda host, port: f"to {host}")
+    return known
+
+
+@pytest.mark.parametrize(
+    ("master", "driver", "here", "address"),
+    [
+        ("spark://m:7077", OURS, LOOPBACK, OURS),
+        ("spark://m:7077", "10.9.9.9", OURS, OURS),  # a Connect server's host
+        ("spark://m:7077", LOOPBACK, LOOPBACK, "to m"),
+        ("spark://m:7077", "", LOOPBACK, "to m"),
+        ("spark://a:1,b:2", "", LOOPBACK, "to "),
+        ("yarn", "", None, "to "),
+        ("local-cluster[2,1,1024]", LOOPBACK, OURS, LOOPBACK),
+        ("local[2]", "", LOOPBACK, LOOPBACK),
+    ],
+)
+def test_executors_get_an_address_that_reaches_the_driver(
+    master: str, driver: str, here: str | None, address: str, names: dict[str, str]
+) -> None:
+    names |= {driver: driver} if driver else {}
+    names |= {"here": here} if here else {}
+    facts = facts_of({"spark.master": master, "spark.driver.host": driver})
+    assert facts.driver_address() == address
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [
+        ("127.0.1.1", True),
+        ("localhost", True),
+        ("[::1]", True),
+        ("10.0.0.1", False),
+        ("executor-1", False),
+        ("", False),
+    ],
+)
+def test_loopback_hosts_are_known(host: str, is_loopback: bool) -> None:
+    assert addresses.is_loopback(host) is is_loopback
