@@ -40,7 +40,7 @@ fi
 
 master=$(metadata dataproc-master)
 [[ -n $master ]] || fail "no metadata dataproc-master: is this a Dataproc node?"
-DB_DRIVER_IP=$(getent ahostsv4 "$master" | awk 'NR == 1 { print $1 }')
+DB_DRIVER_IP=$(getent ahostsv4 "$master" | awk 'NR == 1 { print $1 }' || true)
 [[ -n $DB_DRIVER_IP ]] || fail "the master's name $master does not resolve"
 DB_IS_DRIVER=FALSE
 [[ $(hostname -s) != "${master%%.*}" ]] || DB_IS_DRIVER=TRUE

@@ -54,20 +54,36 @@ check_token() {
     export SPARKRAY_TOKEN_FILE
 }
 
-# Prints nothing where sparkray is not installed.
-installed_version() {
-    (cd / && "$python" -c 'import importlib.metadata as m; print(m.version("sparkray"))' 2> /dev/null) ||
-        true
+# compare WHEEL: "same" if it is installed, "other" if another of its version is. By the hash
+# that pip keeps; a pip too old for that counts as "same".
+compare() {
+    (cd / && "$python" - "$1" << 'END'
+import hashlib, importlib.metadata, json, pathlib, sys
+
+wheel = pathlib.Path(sys.argv[1])
+try:
+    found = importlib.metadata.distribution("sparkray")
+except importlib.metadata.PackageNotFoundError:
+    sys.exit()
+if wheel.name.startswith(f"sparkray-{found.version}-"):
+    about = json.loads(found.read_text("direct_url.json") or "{}")
+    known = about.get("archive_info", {}).get("hash", "").rpartition("=")[2]
+    ours = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    print("same" if known in ("", ours) else "other")
+END
+    )
 }
 
 install() {
-    local requirement=${SPARKRAY_REQUIREMENT:-sparkray}
+    local requirement=${SPARKRAY_REQUIREMENT:-sparkray} found=
     local options=(--quiet --disable-pip-version-check --no-input)
     if [[ $requirement == */* || $requirement == *.whl ]] && [[ $requirement != *://* ]]; then
         [[ -e $requirement ]] || fail "SPARKRAY_REQUIREMENT: there is no $requirement"
         requirement=$(realpath -- "$requirement")
         options+=("--find-links=$(dirname -- "$requirement")")
-        [[ ${requirement##*/} != "sparkray-$(installed_version)-"*.whl ]] || return 0
+        case $requirement in *.whl) found=$(compare "$requirement") ;; esac
+        [[ $found != same ]] || return 0
+        [[ $found != other ]] || "$python" -m pip uninstall --quiet --yes sparkray
     fi
     # Neither the token nor the settings are of interest to what pip may run.
     (cd / && env -u SPARKRAY_TOKEN PIP_ROOT_USER_ACTION=ignore \

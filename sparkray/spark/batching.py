@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sparkray
 from sparkray.exceptions import SparkrayError
-from sparkray.spark import dataframes
+from sparkray.spark import dataframes, session
 from sparkray.spark.dataframes import Block, as_table
 from sparkray.spark.state.batch_options import BatchOptions
 from sparkray.spark.state.dispatch import Dispatcher, Slice, cut
@@ -62,7 +62,8 @@ def map_batches(
         batch_size: rows of a batch; the last one of a partition has what is left.
             None: each partition is one batch.
         concurrency: how many tasks or actors run at once; default: as many as the
-            nodes have CPUs (or GPUs, if those are asked for) for.
+            nodes have CPUs (or GPUs, if those are asked for) for, with the nodes that
+            a cluster which follows the demand may get.
         batch_format: what ``fn`` gets: "pandas" or "pyarrow" (a Table).
         schema: of the results, as for `to_dataframe`; default: what ``fn`` returns.
         fn_args, fn_kwargs: passed to each call, after the batch.
@@ -388,16 +389,17 @@ def _places(options: BatchOptions, wanted: int) -> Iterator[tuple[str, int]]:
 
 
 def _seats(options: BatchOptions) -> int:
-    """Return for how many tasks at once the nodes have room.
+    """Return for how many tasks at once the nodes have room, those too that an elastic
+    cluster may get.
 
     Raises:
         SparkrayError: for none.
     """
-    count = sum(_rooms(options).values())
-    if not count:
+    rooms = _rooms(options).values()
+    if not rooms:
         needs = f"{options.num_cpus:g} CPUs and {options.num_gpus:g} GPUs"
         raise SparkrayError(f"no node has {needs}; see sparkray.cluster_resources()")
-    return count
+    return sum(rooms) + max(rooms) * session.nodes_to_come()
 
 
 def _rooms(options: BatchOptions) -> dict[str, int]:

@@ -88,7 +88,6 @@ def main() -> int:
     folder = executor_folder(order.executor_pid)
     process.make_private(folder.parent)
     _sweep(folder.parent)
-    process.make_private(folder)
     with _only_one(folder, order.address) as first:
         if not first:
             _tell(state="taken")
@@ -241,12 +240,28 @@ def _close_pipes() -> None:
 def _only_one(folder: Path, address: str) -> Iterator[bool]:
     """Yield whether this guard is the only one of its executor and cluster."""
     name = hashlib.sha256(address.encode()).hexdigest()[:8]
-    with _lock(folder / f"{name}.lock") as first:
+    path = folder / f"{name}.lock"
+    with contextlib.ExitStack() as stack:
+        with _alone(folder.parent):
+            process.make_private(folder)
+            first = stack.enter_context(_lock(path))
         yield first
         if first:
-            (folder / f"{name}.lock").unlink(missing_ok=True)
-    if first and not list(folder.glob("*.lock")):
-        shutil.rmtree(folder, ignore_errors=True)
+            with _alone(folder.parent):
+                path.unlink(missing_ok=True)
+                if not any(folder.glob("*.lock")):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone(parent: Path) -> Iterator[None]:
+    """Keep other guards from making and removing folders and locks meanwhile."""
+    fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager
@@ -264,13 +279,15 @@ def _sweep(parent: Path) -> None:
     """Remove the folders of executors that are gone, after a guard was killed."""
     import psutil
 
-    for folder in parent.glob(f"{_FOLDER}[0-9]*"):
-        if psutil.pid_exists(int(folder.name[len(_FOLDER) :])):
-            continue
-        with contextlib.ExitStack() as stack:
-            locks = [stack.enter_context(_lock(path)) for path in folder.glob("*.lock")]
-            if all(locks):
-                shutil.rmtree(folder, ignore_errors=True)
+    with _alone(parent):
+        for folder in parent.glob(f"{_FOLDER}[0-9]*"):
+            if psutil.pid_exists(int(folder.name[len(_FOLDER) :])):
+                continue
+            with contextlib.ExitStack() as stack:
+                paths = folder.glob("*.lock")
+                locks = [stack.enter_context(_lock(path)) for path in paths]
+                if all(locks):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tell(**fields: Any) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import sparkray
+from sparkray.exceptions import SparkrayError
 
 if TYPE_CHECKING:
     from sparkray import ObjectRef
@@ -105,7 +106,10 @@ class Holds:
 def _job_id() -> str:
     if not sparkray.is_initialized():
         return ""
-    return sparkray.get_runtime_context().get_job_id()
+    try:
+        return sparkray.get_runtime_context().get_job_id()
+    except SparkrayError:  # another thread ended it just now
+        return ""
 
 
 def _weak_plan(frame: Any) -> Any:

@@ -92,6 +92,11 @@ class Scaler:
         at_work = short > 0 or look.starting or look.demand
         return Step(self.target, () if at_work else self._spare(look))
 
+    def to_come(self, nodes: int) -> int:
+        """Return by how many nodes this cluster could grow: where Spark alone limits
+        it, by as many as there are."""
+        return max(0, nodes if self._limits.most is None else self._limits.most - nodes)
+
     def left(self, node_id: bytes) -> None:
         """A node was asked to leave and does."""
         self.target = self._limits.within(self.target - 1)

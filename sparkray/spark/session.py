@@ -220,10 +220,18 @@ class SparkCluster:
             _log.warning("%s", warning)
         _log.info("%d nodes on Spark executors", len(crew.nodes))
         self._keeper.start()
+        _running.add(self)
+
+    def nodes_to_come(self) -> int:
+        """Return by how many nodes the cluster could grow from what it has now."""
+        if self._scaler is None or self._crew is None:
+            return 0
+        return self._scaler.to_come(len(self._crew.nodes))
 
     def stop(self) -> None:
         """End all nodes and their Spark jobs.  Repeatable."""
         self._stopping.set()
+        _running.discard(self)
         tell(self._facts.spark, None, None)
         if self._crew is not None:
             self._crew.close()
@@ -235,6 +243,7 @@ class SparkCluster:
     def let_go(self) -> None:
         """Let the cluster live without this process, a forked child.  Repeatable."""
         self._stopping.set()
+        _running.discard(self)
         self._head.let_go()
 
     def _await(self, crew: Crew) -> None:
@@ -301,6 +310,16 @@ class SparkCluster:
                 self._crew.look(self._facts.executors() or 0)
             except (SparkrayError, OSError, KeyError, RuntimeError) as error:
                 _log.debug("cannot look after the nodes now: %s", error)
+
+
+#: The clusters that this process keeps: one at most.
+_running: set[SparkCluster] = set()
+
+
+def nodes_to_come() -> int:
+    """Return by how many nodes the cluster of this process, if it is one that follows
+    the demand, could grow from what it has now."""
+    return sum(cluster.nodes_to_come() for cluster in list(_running))
 
 
 def _scaler(options: ClusterOptions, facts: SparkFacts) -> Scaler | None:

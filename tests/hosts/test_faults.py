@@ -87,7 +87,7 @@ def test_little_shared_memory_no_names_no_ipv6_and_a_proxy_change_nothing(
 CLOCKS = """
 @sparkray.remote
 def clock():
-    print("printed there")
+    print("printed there", file=sys.stderr)
     return time.time()
 
 def ahead_s(node):

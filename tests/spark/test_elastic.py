@@ -129,6 +129,41 @@ def test_nodes_come_with_the_demand_and_go_without_it(
 
 
 @pytest.mark.timeout(900)
+def test_batches_of_a_class_bring_nodes_up_without_being_told_how_many(
+    run_driver: Run, folder: Path
+) -> None:
+    told = run_driver(
+        START
+        + """
+    from sparkray.spark import map_batches
+    spark = start_elastic()
+    start_cluster(spark, 1, 2, idle_timeout_s=2)
+
+    class Model:
+        def __init__(self):
+            self.place = sparkray.get_runtime_context().get_node_id()
+
+        def __call__(self, batch):
+            while not os.path.exists(gates + "both"):
+                open(gates + "both-begun-" + self.place, "w").close()
+                if begun("both") == 2:
+                    open_gate("both")
+                time.sleep(0.02)
+            return {"x": batch["id"] * 2, "place": [self.place] * len(batch)}
+
+    made = map_batches(spark.range(1000, numPartitions=2), Model, batch_size=50)
+    tell(total=made.groupBy().sum("x").collect()[0][0])
+    tell(places=made.select("place").distinct().count())
+    stop_cluster()
+    spark.stop()
+    """
+    ).results()
+    results = {name: value for line in told for name, value in line.items()}
+    assert results == {"total": 2 * sum(range(1000)), "places": 2}
+    wait_until_gone(folder, 10)
+
+
+@pytest.mark.timeout(900)
 def test_a_killed_executor_is_replaced_and_its_tasks_run_again(
     run_driver: Run, folder: Path
 ) -> None:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 MAX_SLICE_BYTES = 32 * 1024 * 1024
 #: So many slices for each worker, if there are rows enough: the last ones end together.
 SLICES_PER_WORKER = 4
-#: Slices are not made smaller than this for the sake of that.
-MIN_SLICE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def cut(
     """
     total_bytes = sum(block.size_bytes for block in blocks)
     share_bytes = total_bytes // (max(1, workers) * SLICES_PER_WORKER)
-    goal_bytes = min(MAX_SLICE_BYTES, max(MIN_SLICE_BYTES, share_bytes))
+    goal_bytes = min(MAX_SLICE_BYTES, max(1, share_bytes))
     slices = []
     for number, block in enumerate(blocks):
         step = _rows_of_slice(block, batch_size, goal_bytes)

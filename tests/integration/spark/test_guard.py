@@ -17,6 +17,7 @@ import pytest
 
 from sparkray.launch import discovery
 from sparkray.launch.process import NodeOptions, NodeProcess, start_node
+from sparkray.protocol.versions import own_versions
 from sparkray.spark import executor, guard
 from sparkray.spark.guard import Order
 
@@ -211,7 +212,13 @@ def test_a_head_that_is_away_for_long_is_lost_and_one_that_comes_back_is_not() -
 def test_a_job_that_finds_a_node_keeps_its_slot_until_the_cluster_ends(
     order: Order, head: NodeProcess
 ) -> None:
-    task = executor.NodeTask(order.address, order.token, order.app_id, timeout_s=60)
+    task = executor.NodeTask(
+        order.address,
+        order.token,
+        order.app_id,
+        timeout_s=60,
+        versions=own_versions(),
+    )
     waiting = threading.Thread(target=task._fill_slot)
     waiting.start()
     waiting.join(2 * guard.LOOK_S)

@@ -50,6 +50,13 @@ def test_a_cluster_begins_with_its_least_number_of_nodes() -> None:
     assert scaler(least=2).look(Look(0.0, [])).target == 2
 
 
+@pytest.mark.parametrize(("most", "to_come"), [(5, 3), (2, 0), (1, 0), (None, 2)])
+def test_a_cluster_tells_by_how_many_nodes_it_could_grow(
+    most: int | None, to_come: int
+) -> None:
+    assert scaler(most=most).to_come(2) == to_come
+
+
 def test_it_grows_by_as_many_nodes_as_the_waiting_requests_fill() -> None:
     assert seen_for(scaler(), full(1), waits=4) == 2
     assert seen_for(scaler(), full(1), waits=5) == 3
