@@ -7,7 +7,7 @@ and how data is brought to a schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkray.words import counted
@@ -155,7 +155,44 @@ def _is_same(given: pa.DataType, wanted: pa.DataType) -> bool:
 
     if pa.types.is_null(given):  # its one value is in every type
         return True
+    if pa.types.is_decimal(given) and pa.types.is_decimal(wanted):
+        return bool(_wider(given, wanted) == wanted)
     return bool(_nullable(readable(given)) == _nullable(wanted))
+
+
+def common_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the schema that data of all of these fit into without loss.
+
+    A column of nulls fits any type; one of decimals has digits enough for all, as
+    pandas gives each batch only those that its own values have.
+
+    Raises:
+        pyarrow.ArrowException: they differ otherwise; says in what.
+    """
+    import pyarrow as pa
+
+    widest: dict[str, pa.DataType] = {}
+    for field in (field for schema in schemas for field in schema):
+        if pa.types.is_decimal(field.type):
+            known = widest.get(field.name, field.type)
+            widest[field.name] = _wider(field.type, known) or known
+
+    def widened(field: pa.Field) -> pa.Field:
+        if not pa.types.is_decimal(field.type):
+            return field
+        wide = widest[field.name]
+        return field.with_type(wide) if _wider(field.type, wide) == wide else field
+
+    return pa.unify_schemas([pa.schema(map(widened, schema)) for schema in schemas])
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the decimal that the values of both fit into, None if Spark has none."""
+    import pyarrow as pa
+
+    scale = max(one.scale, other.scale)
+    precision = max(one.precision - one.scale, other.precision - other.scale) + scale
+    return pa.decimal128(precision, scale) if precision <= 38 else None
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sparkray
 from sparkray.exceptions import SparkrayError
-from sparkray.spark import dataframes, session
+from sparkray.spark import arrow_types, dataframes, session
 from sparkray.spark.dataframes import Block, as_table
 from sparkray.spark.state.batch_options import BatchOptions
 from sparkray.spark.state.dispatch import Dispatcher, Slice, cut
@@ -133,7 +133,9 @@ class Batcher:
             batch = rows.to_pandas() if self.batch_format == "pandas" else rows
             tables.append(_table_of(call(batch, *self.args, **self.kwargs)))
         try:
-            table = pa.concat_tables(tables, promote_options="default")
+            schema = arrow_types.common_schema([table.schema for table in tables])
+            fitting = [_with_decimals_of(table, schema) for table in tables]
+            table = pa.concat_tables(fitting, promote_options="default")
         except pa.ArrowException as error:
             raise TypeError(f"fn returned batches that differ: {error}") from None
         return table, (table.num_rows, table.schema.remove_metadata())
@@ -154,6 +156,18 @@ def _table_of(value: Any) -> pa.Table:
         for name, column in value.items()
     }
     return pa.table(columns)
+
+
+def _with_decimals_of(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    import pyarrow as pa
+
+    types = {field.name: field.type for field in schema}
+    for number, field in enumerate(table.schema):
+        wanted = types[field.name]
+        if pa.types.is_decimal(field.type) and field.type != wanted:
+            column = table.column(number).cast(wanted)
+            table = table.set_column(number, field.with_type(wanted), column)
+    return table
 
 
 def _dimensions(column: Any) -> int:
@@ -369,7 +383,7 @@ def _common_schema(results: Sequence[_Result]) -> pa.Schema:
     some = [one.schema for one in results if one.rows] or [results[0].schema]
     distinct = list(dict.fromkeys(some))
     try:
-        return pa.unify_schemas(distinct)
+        return arrow_types.common_schema(distinct)
     except pa.ArrowException as error:
         raise TypeError(
             "fn returned batches of different types: return the same columns for"

@@ -3,7 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from .conftest import NEEDS_SPARK, Console, Driver, leftovers, wait_until_gone
+from .conftest import (
+    HEADER,
+    NEEDS_SPARK,
+    Console,
+    Driver,
+    leftovers,
+    wait_until_gone,
+)
 
 pytestmark = NEEDS_SPARK
 Run = Callable[[str], Driver]
@@ -113,6 +120,94 @@ def test_taking_every_slot_is_warned_of_and_given_back_at_shutdown(
     )
     assert results == {"held": 2, "nodes": 2, "left": 0, "action": 2}
     assert "takes the only slot" in console.errors()
+
+
+def test_nodes_are_of_the_size_that_was_asked_for(console: Console) -> None:
+    told = console.run(
+        """
+        from sparkray.spark import start_cluster
+        spark = start()
+        start_cluster(
+            spark,
+            cpus_per_node=3,
+            memory=10**9,
+            object_store_memory=2 * 10**8,
+            resources={"licence": 2},
+            driver_cpus=1,
+            worker_port_min=21000,
+            worker_port_max=21100,
+        )
+        names = "CPU", "memory", "object_store_memory", "licence"
+        tell(nodes=[[n["Resources"].get(x) for x in names] for n in executors()])
+        tell(cpus=sparkray.cluster_resources()["CPU"])
+
+        def ports():
+            import psutil
+            found = psutil.Process().net_connections()
+            return sorted({c.laddr.port for c in found if c.status == "LISTEN"})
+
+        where = {"num_cpus": 0, "resources": {"licence": 1}}
+        tell(ports=sparkray.get(sparkray.remote(**where)(ports).remote()))
+        """
+    )
+    assert told["nodes"] == [[3, 10**9, 2 * 10**8, 2]] * 2
+    assert told["cpus"] == 7
+    assert told["ports"] and all(21000 <= port <= 21100 for port in told["ports"])
+
+
+DETACHED = """
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from sparkray.spark import start_cluster
+
+gateway = launch_gateway()  # to the process that the variables name
+running = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
+java = gateway.jvm.JavaSparkContext(running)
+context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
+start_cluster(SparkSession(context), hold_slots=True)
+refs = [sparkray.remote(nested).remote(x, 60) for x in range(4)]
+tell(nodes=len(executors()), session=sparkray.init().session_dir)
+time.sleep(600)
+"""
+
+
+def test_a_notebook_that_is_detached_gives_all_slots_back_though_spark_goes_on(
+    console: Console, folder: Path
+) -> None:
+    """Its Python process is killed, the Java process of Spark is another's."""
+    (folder / "notebook.py").write_text(HEADER + DETACHED)
+    told = console.run(
+        f"""
+        import subprocess
+        spark = start()
+        gateway = spark.sparkContext._gateway.gateway_parameters
+        notebook = subprocess.Popen(
+            [sys.executable, {str(folder / "notebook.py")!r}],
+            env={{
+                **os.environ,
+                "PYSPARK_GATEWAY_PORT": str(gateway.port),
+                "PYSPARK_GATEWAY_SECRET": gateway.auth_token,
+            }},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        said = {{}}
+        while "nodes" not in said:
+            line = notebook.stdout.readline()
+            assert line, notebook.wait()
+            said = json.loads(line) if line.startswith("{{") else {{}}
+        tell(nodes=said["nodes"], held=jobs(spark))
+        notebook.kill()
+        notebook.communicate()
+        began = time.monotonic()
+        while jobs(spark):
+            assert time.monotonic() < began + 60
+            time.sleep(0.05)
+        tell(action=action(spark, 2))
+        """
+    )
+    assert told == {"nodes": 2, "held": 2, "action": 2}
+    wait_until_gone(console.folder, 30)
 
 
 def test_nodes_that_hold_a_slot_leave_one_for_spark_and_a_stopped_session_is_an_error(

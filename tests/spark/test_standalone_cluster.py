@@ -156,6 +156,123 @@ def test_modules_beside_the_driver_and_files_added_through_spark_are_imported_th
     wait_until_quiet(hosts, 10)
 
 
+FRAMES = """
+import numpy, pyarrow
+from sparkray.exceptions import ObjectLostError
+from sparkray.spark import from_dataframe, map_batches, to_dataframe
+from sparkray.util.exchange import nodes_of
+
+spark = SparkSession.builder.getOrCreate()
+context = sparkray.init(spark)
+tell(session=context.session_dir)
+rows = 400_000
+frame = spark.range(rows, numPartitions=4).selectExpr("id", "id * 0.5 AS half")
+
+refs = from_dataframe(frame)
+names = {node["NodeID"]: node["NodeManagerHostname"] for node in sparkray.nodes()}
+places = [names[node] for ref in refs for node in nodes_of(ref)]
+tell(places=sorted(set(places)), copies=len(places))
+
+@sparkray.remote(scheduling_strategy="SPREAD")
+def total(*tables):
+    return sum(int(table["id"].to_numpy().sum()) for table in tables)
+
+swapped = [total.remote(*refs) for _ in range(4)]
+tell(sums=sparkray.get(swapped))
+back = to_dataframe(refs[::-1], spark)
+tell(back=back.groupBy().sum("id").collect()[0][0], rows=back.count())
+
+class Model:
+    def __init__(self):
+        self.place = sparkray.get_runtime_context().get_node_id()
+
+    def __call__(self, batch):
+        return {"twice": batch["half"] * 4, "place": [self.place] * len(batch)}
+
+made = map_batches(frame, Model, batch_size=10_000, concurrency=2)
+tell(twice=int(made.groupBy().sum("twice").collect()[0][0]))
+tell(models=sorted(names[row[0]] for row in made.select("place").distinct().collect()))
+
+# the host of some tables loses its executor, and their node with it
+before = {node["NodeID"] for node in executors()}
+tell(lose=True)
+sys.stdin.readline()
+while before <= {node["NodeID"] for node in executors()}:
+    time.sleep(0.05)
+outcomes = []
+for ref, place in zip(refs, places):
+    try:
+        outcomes.append([place, sparkray.get(ref, timeout=60).num_rows])
+    except ObjectLostError as error:
+        outcomes.append([place, str(error)])
+tell(outcomes=outcomes)
+again = map_batches(frame, Model, batch_size=10_000, concurrency=2)
+tell(again=int(again.groupBy().sum("twice").collect()[0][0]))
+conf = spark.sparkContext.getConf().getAll()
+conf += [(name, spark.conf.get(name)) for name in ("sparkray.address", "sparkray.job")]
+tell(conf=json.dumps(conf))
+"""
+
+
+def test_rows_go_between_hosts_and_only_a_lost_hosts_tables_are_lost(
+    hosts: Any,
+) -> None:
+    driver = hosts.popen(
+        "driver",
+        ["python", "-c", HEADER + FRAMES + END],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    told: dict[str, Any] = {}
+    try:
+        for line in driver.stdout:
+            if not line.startswith("{"):
+                continue
+            told |= json.loads(line)
+            if "session" in told and "token" not in told:
+                file = hosts.path("driver", told["session"]) / "token"
+                told["token"] = file.read_text()
+            if told.pop("lose", False):
+                assert told["token"] not in all_that_others_see(hosts)
+                hosts.run("worker1", "pkill -9 -f CoarseGrainedExecutorBackend")
+                driver.stdin.write("\n")
+                driver.stdin.flush()
+        assert driver.wait() == 0
+    finally:
+        driver.kill()
+        driver.communicate()
+    total = sum(range(400_000))
+    lost = hosts.run("worker1", ["hostname"]).stdout.strip()
+    kept = hosts.run("worker2", ["hostname"]).stdout.strip()
+    assert told["places"] == sorted([lost, kept]) and told["copies"] == 4
+    assert told["sums"] == [total] * 4
+    assert told["back"] == total and told["rows"] == 400_000
+    assert told["twice"] == told["again"] == 2 * total
+    assert told["models"] == sorted([lost, kept])
+    for place, outcome in told["outcomes"]:
+        if place == kept:
+            assert outcome == 100_000
+        else:
+            assert outcome == 100_000 or "another process has made it" in outcome
+    assert told["token"] not in told["conf"]
+    wait_until_quiet(hosts, 10)
+
+
+def all_that_others_see(hosts: Any) -> str:
+    """Return command lines and logs of all hosts."""
+    look = (
+        "cat /proc/[0-9]*/cmdline | tr '\\0' ' ';"
+        " find /tmp/sparkray-0 -path '*/logs/*' -type f -exec cat {} +"
+    )
+    texts = [hosts.run(name, look).stdout for name in hosts.hosts]
+    assert all("sparkray" in text for text in texts)
+    texts += [
+        log.read_text() for name in hosts.hosts for log in hosts.logs(name).values()
+    ]
+    return "\n".join(texts)
+
+
 def test_hosts_are_clean_within_30_s_of_the_drivers_death(hosts: Any) -> None:
     die = "os.kill(os.getpid(), 9)\n"
     done = hosts.run("driver", ["python", "-"], input=HEADER + JOB + die, timeout=300)

@@ -156,6 +156,36 @@ def test_other_types_are_refused_where_nobody_asked_for_a_cast(
         arrow_types.conformed(table, pa.schema([("x", wanted)]), explicit=False)
 
 
+def test_a_common_schema_has_room_for_the_decimals_of_all() -> None:
+    schemas = [
+        pa.schema({"a": kind, "b": other})
+        for kind, other in [
+            (pa.decimal128(6, 1), pa.int64()),
+            (pa.null(), pa.int64()),
+            (pa.decimal128(5, 3), pa.null()),
+        ]
+    ]
+    common = arrow_types.common_schema(schemas)
+    assert common == pa.schema({"a": pa.decimal128(8, 3), "b": pa.int64()})
+    table = pa.table({"a": pa.array([Decimal("1.125")], pa.decimal128(5, 3))})
+    wanted = pa.schema({"a": common.field("a").type})
+    (value,) = arrow_types.conformed(table, wanted, explicit=False)["a"].to_pylist()
+    assert value == Decimal("1.125")
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (pa.decimal128(38, 0), pa.decimal128(38, 38)),
+        (pa.int64(), pa.string()),
+        (pa.decimal128(5, 0), pa.int64()),
+    ],
+)
+def test_types_that_have_no_common_one_are_refused(kinds: tuple[Any, Any]) -> None:
+    with pytest.raises(pa.ArrowException):
+        arrow_types.common_schema([pa.schema({"a": kind}) for kind in kinds])
+
+
 def test_a_value_that_does_not_fit_or_is_missing_is_named_with_its_column() -> None:
     table = pa.table({"x": ["one"], "y": pa.array([None], pa.int64())})
     number = pa.schema([("x", pa.int64()), ("y", pa.int64())])
