@@ -2,6 +2,7 @@
 
     a reader finds no copy   -> the owner is told which nodes it tried
                              -> there are others: it tries those
+                             -> the owner reaches one of them: it has a copy from then
                              -> none: the task runs again, and so do those whose objects
                                 it needs and that are gone as well; the reader waits
                              -> that cannot be: `ObjectLostError` says why
@@ -18,7 +19,14 @@ from typing import Any
 
 from sparkray.exceptions import ObjectLostError
 from sparkray.protocol import actors as p
-from sparkray.protocol.messages import AddBorrower, FreeObjects, ReturnValue
+from sparkray.protocol.messages import (
+    AddBorrower,
+    FreeObjects,
+    ObjectPinned,
+    ObjectSource,
+    PinObject,
+    ReturnValue,
+)
 from sparkray.runtime.functions import DYNAMIC, STREAMING
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.returns import Returns
@@ -71,6 +79,41 @@ class Recovery:
             return None
         if any(source.node_id not in tried for source in entry.sources or ()):
             return None
+        if entry.sources and self._shared.address.node_id not in tried:
+            self._bring_here(entry, entry.sources, reason)
+            return None
+        return self._give_up(entry, reason)
+
+    def _bring_here(
+        self, entry: Entry, sources: list[ObjectSource], reason: str
+    ) -> None:
+        """Copy an object to this node: it may be only the reader that does not reach
+        those that have it."""
+        entry.state = PENDING
+        entry.pins += 1
+
+        def arrived(answer: Any) -> None:  # on the I/O thread
+            with self._shared.lock:
+                if isinstance(answer, ObjectPinned):
+                    self._shared.note_unmapped(entry.id)
+                    if entry.state == PENDING:
+                        entry.sources = [self._shared.here(), *(entry.sources or ())]
+                        entry.settle(STORED, b"")
+                elif entry.state == PENDING:
+                    entry.state = STORED
+                    lost = self._give_up(entry, reason)
+                    if lost is not None:
+                        _fail(entry, serialize(lost).to_bytes())
+                self._table.unpin([entry])
+                self._submitter.settle()
+                self._shared.settle_releases()
+
+        self._shared.agent.request(
+            lambda call: PinObject(call, entry.id, sources), arrived
+        )
+
+    def _give_up(self, entry: Entry, reason: str) -> ObjectLostError | None:
+        """No copy can be read: have the object made again, or return why not."""
         why = self._why_not(entry)
         if not entry.sources:
             reason = "no node that had it is alive"

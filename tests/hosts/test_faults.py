@@ -13,7 +13,7 @@ import pytest
 
 from .conftest import INIT_SCRIPT, NEEDS_HOSTS, TOKEN, Hosts, hosts_up
 
-pytestmark = [*NEEDS_HOSTS, pytest.mark.faults, pytest.mark.long]
+pytestmark = [*NEEDS_HOSTS, pytest.mark.faults]
 
 NODE_TIMEOUT_S = 5
 SCRIPT_AGAIN = f"bash /databricks/init_scripts/01_{INIT_SCRIPT.name}"
@@ -187,7 +187,19 @@ class Gate:
 def tell_host(x):
     sparkray.get(gate.see.remote([x, socket.gethostname()]))
 
+@sparkray.remote(max_restarts=1, max_task_retries=1, num_cpus=0)
+class Counter:
+    def __init__(self):
+        self.count = 0
+    def add(self):
+        self.count += 1
+        return self.count, socket.gethostname()
+
 here = sparkray.get_runtime_context().get_node_id()
+counter = Counter.options(
+    scheduling_strategy=soft(by_name[LOST], soft=True)
+).remote()
+assert sparkray.get([counter.add.remote() for _ in range(2)])[-1] == (2, LOST)
 gate = Gate.options(**on(here)).remote()
 refs = [
     stay.options(scheduling_strategy=soft(node, soft=True)).remote(x)
@@ -199,6 +211,8 @@ large = sparkray.remote(lambda size: bytes(size)).options(
 sparkray.wait([large], fetch_local=False)
 while len(sparkray.get(gate.all.remote())) < 3:
     time.sleep(0.05)
+options = {"max_retries": 0, "num_cpus": 0, **on(by_name[LOST])}
+mortal = sparkray.remote(time.sleep).options(**options).remote(600)
 tell(nodes=by_name)
 wait_for_line()                       # the host is lost now
 lost_s = time.monotonic()
@@ -206,7 +220,13 @@ while len(sparkray.get(gate.all.remote())) < 4:
     time.sleep(0.05)
 again_s = time.monotonic() - lost_s
 sparkray.get(gate.open_it.remote())
-tell(done=sorted(sparkray.get(refs)), again_s=again_s)
+try:
+    sparkray.get(mortal, timeout=60)
+except sparkray.exceptions.WorkerCrashedError as error:
+    said = str(error)
+count, place = sparkray.get(counter.add.remote(), timeout=60)
+tell(done=sorted(sparkray.get(refs)), again_s=again_s, said=said)
+tell(count=count, moved=place != LOST)
 tell(made_again=len(sparkray.get(large)), alive=len(alive()))
 wait_for_line()                       # the host is back, or another in its place
 by_name = {n["NodeManagerHostname"]: node for node, n in await_nodes(3).items()}
@@ -230,6 +250,9 @@ def lose(hosts: Hosts, name: str, how: str, back: str) -> None:
         assert [x for x, _ in told["done"]] == [0, 1, 2]
         assert host_name not in {place for _, place in told["done"]}
         print(f"{how} {name}: its task ran elsewhere after {told['again_s']:.1f} s")
+        assert told["again_s"] < 30  # the time-out, and what a busy machine adds
+        assert before[host_name][:8] in told["said"]
+        assert notebook.next() == {"count": 1, "moved": True}
         told = notebook.next()
         assert told == {"made_again": 10_000_000, "alive": 2}
         if back == "script":
@@ -255,6 +278,57 @@ def test_a_host_that_was_cut_off_is_declared_dead_and_starts_anew_when_healed(
     hosts: Hosts,
 ) -> None:
     lose(hosts, "worker1", "partition", "heal")
+
+
+APART = """
+sparkray.init()
+nodes = await_nodes(3)
+by_name = {n["NodeManagerHostname"]: node for node, n in nodes.items()}
+[place_of(node) for node in nodes]
+soft = sparkray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+
+@sparkray.remote(max_retries=0)
+def make(size):
+    return bytes(size), socket.gethostname()
+
+@sparkray.remote
+def read(made):
+    return len(made[0]), made[1], socket.gethostname()
+
+near = soft(by_name[ONE], soft=True)
+made = [make.options(scheduling_strategy=near).remote(1_000_000) for _ in range(4)]
+sparkray.wait(made, num_returns=4, fetch_local=False)
+tell(ready=True)
+wait_for_line()                       # the two hosts do not reach one another now
+began_s = time.monotonic()
+answers = [read.options(**on(by_name[OTHER])).remote(one) for one in made]
+tell(answers=sparkray.get(answers, timeout=120), took_s=time.monotonic() - began_s)
+tell(sizes=[len(value) for value, _ in sparkray.get(made)], alive=len(alive()))
+"""
+
+
+def test_objects_go_round_two_hosts_that_do_not_reach_one_another(
+    hosts: Hosts,
+) -> None:
+    """Both stay in the cluster: its head reaches them."""
+    one, other = (
+        hosts.run(name, ["hostname"]).stdout.strip() for name in ("worker1", "worker2")
+    )
+    with hosts.notebook(f"ONE, OTHER = {one!r}, {other!r}\n" + APART) as notebook:
+        assert notebook.next()["ready"]
+        hosts.tool.partition("worker1", "worker2")
+        try:
+            notebook.go_on()
+            told = notebook.next()
+            assert [answer[0] for answer in told["answers"]] == [1_000_000] * 4
+            assert {answer[1] for answer in told["answers"]} == {one}
+            assert {answer[2] for answer in told["answers"]} == {other}
+            print(f"two hosts apart: objects came round after {told['took_s']:.1f} s")
+            assert notebook.next() == {"sizes": [1_000_000] * 4, "alive": 3}
+            notebook.end()
+        finally:
+            hosts.tool.heal("worker1")
+            hosts.tool.heal("worker2")
 
 
 def test_a_killed_host_costs_its_tasks_a_retry_and_a_new_one_takes_its_place(

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,6 +135,83 @@ def test_a_setting_that_cannot_be_used_is_a_clear_failure(
     assert complaint in done.stderr and "Traceback" not in done.stderr
     assert "5ec12e7" not in done.stderr + done.stdout
     assert len(hosts.agents("driver")) == 1
+
+
+def test_all_settings_are_heeded_where_another_cluster_runs_already(
+    hosts: Hosts,
+) -> None:
+    """A pip requirement, a log directory that is no platform's own, and ports."""
+    settings = {
+        "SPARKRAY_REQUIREMENT": "sparkray>=0.1",
+        "SPARKRAY_PORT": "9350",
+        "SPARKRAY_WORKER_PORTS": "21000-21020",
+        "SPARKRAY_TEMP_DIR": "/tmp/third",
+        "SPARKRAY_LOG_DIR": "/tmp/third-logs",
+        "SPARKRAY_NUM_CPUS": "3",
+        "SPARKRAY_OBJECT_STORE_MEMORY": "150000000",
+    }
+    script = f"bash /databricks/init_scripts/00_{INIT_SCRIPT.name}"
+    work = dict.fromkeys(("worker1", "driver"), (script, settings))
+    for text in hosts.at_once(work):
+        assert "logs are in /tmp/third-logs" in text
+    own = {name: settings[name] for name in ("SPARKRAY_TEMP_DIR",)}
+    with hosts.notebook(SETTINGS, env=own) as notebook:
+        told = notebook.next()
+        notebook.end()
+    assert told["address"] == f"{hosts.tool.ip('driver')}:9350"
+    assert told["cpus"] == 6 and told["store"] == 300_000_000
+    assert told["ports"]
+    assert all(21000 <= port <= 21020 for port in told["ports"])
+    for name in work:
+        logs = hosts.run(name, "ls /tmp/third-logs").stdout
+        assert "node-" in logs and "worker-" in logs
+    done = hosts.run("driver", ["python", "-m", "sparkray", "stop"], env=own)
+    assert done.returncode == 0, done.stderr
+
+
+SETTINGS = """
+import psutil
+context = sparkray.init()
+nodes = await_nodes(2)
+total = sparkray.cluster_resources()
+[place_of(node) for node in nodes]
+
+@sparkray.remote
+def ports():
+    found = psutil.Process().net_connections()
+    return [c.laddr.port for c in found if c.status == "LISTEN"]
+
+used = sparkray.get([ports.options(**on(node)).remote() for node in nodes])
+tell(
+    address=context.address,
+    cpus=total["CPU"],
+    store=total["object_store_memory"],
+    ports=sum(used, []),
+)
+"""
+
+
+def test_another_wheel_of_the_same_version_takes_the_place_of_the_first(
+    hosts: Hosts, wheel: Path
+) -> None:
+    """Running clusters are left alone; the next process has the new one."""
+    rebuilt = hosts.tool.path("worker2", "/tmp/rebuilt")
+    rebuilt.mkdir()
+    with (
+        zipfile.ZipFile(wheel) as old,
+        zipfile.ZipFile(rebuilt / wheel.name, "w") as new,
+    ):
+        for name in old.namelist():
+            more = b"REBUILT = True\n" if name == "sparkray/words.py" else b""
+            new.writestr(name, old.read(name) + more)
+    env = {"SPARKRAY_REQUIREMENT": f"/tmp/rebuilt/{wheel.name}"}
+    script = f"bash /databricks/init_scripts/00_{INIT_SCRIPT.name}"
+    for _ in range(2):
+        (text,) = hosts.at_once({"worker2": (script, env)})
+        assert "Nothing to do" in text
+        look = "import sparkray.words; print(sparkray.words.REBUILT)"
+        done = hosts.run("worker2", ["python", "-c", look], cwd="/")
+        assert done.stdout.strip() == "True", done.stderr
 
 
 FLOOD = """

@@ -28,7 +28,14 @@ pyspark = pytest.importorskip("pyspark")
 pytest.importorskip("grpc_status")
 pytest.importorskip("google.rpc")
 
-pytestmark = [*NEEDS_SPARK, pytest.mark.long]
+JARS = Path(pyspark.__file__).parent / "jars"
+pytestmark = [
+    *NEEDS_SPARK,
+    pytest.mark.skipif(
+        not list(JARS.glob("spark-connect_*.jar")),
+        reason="this pyspark comes without the Connect server",
+    ),
+]
 Run = Callable[[str], Driver]
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
