@@ -8,6 +8,9 @@
 # The folder holds sparkray.sh, and the wheel if one is named (a path within the folder). The
 # metadata has the settings of sparkray.sh as well, and sparkray-secret: where Secret Manager
 # keeps the token. The head runs on the (first) master.
+#
+# Tested on simulated hosts, with stand-ins for gsutil, gcloud and the metadata command; not on
+# Google Cloud.
 set +x # a trace must not show the token
 set -euo pipefail
 

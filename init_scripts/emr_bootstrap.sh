@@ -7,6 +7,9 @@
 # The folder holds sparkray.sh, and the wheel if one is named (a path within the folder). The
 # other arguments are settings of sparkray.sh, and SPARKRAY_SECRET_ID: where AWS Secrets Manager
 # keeps the token. The head runs on the primary node.
+#
+# Tested on simulated hosts, with stand-ins for aws and sudo and for the files that EMR leaves; not
+# on AWS.
 set +x # a trace must not show the token
 set -euo pipefail
 

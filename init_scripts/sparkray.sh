@@ -22,6 +22,8 @@
 #   SPARKRAY_TEMP_DIR, SPARKRAY_OBJECT_STORE_MEMORY, ...    as in docs/configuration.md
 #
 # The role comes from DB_IS_DRIVER (TRUE or not) and DB_DRIVER_IP.
+#
+# Tested on simulated hosts that run init scripts as Databricks does; not on Databricks itself.
 set +x # a trace must not show the token
 set -euo pipefail
 

@@ -11,7 +11,7 @@ import pytest
 
 from .conftest import NEEDS_SPARK, Driver, sparkray_processes, wait_until_gone
 
-pytestmark = [*NEEDS_SPARK, pytest.mark.long]
+pytestmark = NEEDS_SPARK
 Run = Callable[[str], Driver]
 
 #: Spark brings executors up, and takes them back, within seconds.
@@ -128,6 +128,7 @@ def test_nodes_come_with_the_demand_and_go_without_it(
     wait_until_gone(folder, 10)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_batches_of_a_class_bring_nodes_up_without_being_told_how_many(
     run_driver: Run, folder: Path
@@ -163,6 +164,7 @@ def test_batches_of_a_class_bring_nodes_up_without_being_told_how_many(
     wait_until_gone(folder, 10)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_killed_executor_is_replaced_and_its_tasks_run_again(
     run_driver: Run, folder: Path
@@ -212,6 +214,7 @@ def test_a_killed_executor_is_replaced_and_its_tasks_run_again(
     wait_until_gone(folder, 10)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nothing_is_left_of_a_driver_that_is_killed_while_it_waits_for_nodes(
     run_driver: Run, folder: Path

@@ -346,7 +346,31 @@ def test_a_killed_executor_costs_a_retry_and_its_node_is_replaced(hosts: Any) ->
     wait_until_quiet(hosts, 10)
 
 
-def wait_until_quiet(hosts: Any, timeout_s: float) -> None:
+@pytest.mark.long
+def test_the_loss_of_the_drivers_whole_host_leaves_nothing_on_the_others(
+    hosts: Any,
+) -> None:
+    """The last test of this cluster: its Spark master is lost with that host."""
+    driver = hosts.popen(
+        "driver",
+        ["python", "-c", HEADER + JOB + "time.sleep(600)"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        for line in driver.stdout:
+            if line.startswith("{") and "rows" in json.loads(line):
+                break
+        began = time.monotonic()
+        hosts.kill("driver")
+        wait_until_quiet(hosts, 120, hosts.workers)
+        print(f"driver's host lost: all quiet after {time.monotonic() - began:.1f} s")
+    finally:
+        driver.kill()
+        driver.communicate()
+
+
+def wait_until_quiet(hosts: Any, timeout_s: float, names: Any = None) -> None:
     """Wait until no host has a process or file of sparkray's, or fail with what is."""
     look = (
         "pgrep -af 'sparkray[.]';"
@@ -355,7 +379,7 @@ def wait_until_quiet(hosts: Any, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     left = True
     while left:
-        found = {name: hosts.run(name, look).stdout for name in hosts.hosts}
+        found = {name: hosts.run(name, look).stdout for name in names or hosts.hosts}
         left = any(text.strip() for text in found.values())
         assert not left or time.monotonic() < deadline, found
         time.sleep(0.3)
