@@ -56,11 +56,10 @@ check_token() {
     export SPARKRAY_TOKEN_FILE
 }
 
-# compare WHEEL: "same" if it is installed, "other" if another of its version is. By the hash
-# that pip keeps; a pip too old for that counts as "same".
+# compare WHEEL: "same" if it is installed, "other" if another one of its version is.
 compare() {
     (cd / && "$python" - "$1" << 'END'
-import hashlib, importlib.metadata, json, pathlib, sys
+import importlib.metadata, pathlib, sys, zipfile
 
 wheel = pathlib.Path(sys.argv[1])
 try:
@@ -68,10 +67,11 @@ try:
 except importlib.metadata.PackageNotFoundError:
     sys.exit()
 if wheel.name.startswith(f"sparkray-{found.version}-"):
-    about = json.loads(found.read_text("direct_url.json") or "{}")
-    known = about.get("archive_info", {}).get("hash", "").rpartition("=")[2]
-    ours = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    print("same" if known in ("", ours) else "other")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/RECORD")]
+        lines = archive.read(name).decode().splitlines()
+    files = {line for line in lines if line.startswith("sparkray/")}  # each with its hash
+    print("same" if files <= set((found.read_text("RECORD") or "").splitlines()) else "other")
 END
     )
 }

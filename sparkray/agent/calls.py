@@ -106,6 +106,9 @@ class RuntimeCalls:
     def _spent(self, member: Member, message: m.WorkerSpent) -> None:
         self._fleet.spent(member.worker_id)
 
+    def _keep(self, member: Member, message: m.KeepObjects) -> None:
+        self._objects.keep(message.object_ids, member.job_id)
+
     def _flush_logs(self, member: Member, message: m.FlushLogs) -> None:
         self._flush()
         member.channel.send(m.Done(message.call))
@@ -226,6 +229,7 @@ _HANDLERS: Final[dict[type, Callable[[RuntimeCalls, Member, Any], None]]] = {
     m.WorkerSpent: RuntimeCalls._spent,
     m.Unblocked: RuntimeCalls._unblocked,
     m.FlushLogs: RuntimeCalls._flush_logs,
+    m.KeepObjects: RuntimeCalls._keep,
     m.KillWorker: RuntimeCalls._kill_worker,
     m.AskDeath: RuntimeCalls._ask_death,
     m.HeadCall: RuntimeCalls._head_call,

@@ -131,6 +131,10 @@ class ObjectDesk:
         self.store.free(object_ids)
         self._changed()
 
+    def keep(self, object_ids: list[bytes], job_id: bytes) -> None:
+        """Keep these while the job lasts, though their owner may end before."""
+        self.store.pass_on(object_ids, job_id)
+
     def free_owners(self, owners: list[bytes]) -> None:
         """Free what these runtimes owned: they are gone."""
         for owner in owners:

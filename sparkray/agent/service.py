@@ -358,7 +358,7 @@ class AgentService:
             self.objects.client_gone(member.worker_id, [])
             if member.kind == "udf" or (job is not None and member is job.driver):
                 member.channel.close()
-        self.objects.free_owners(self.leases.guests_gone(job_id=job_id))
+        self.objects.free_owners([job_id, *self.leases.guests_gone(job_id=job_id)])
 
     def receive(self, channel: AgentChannel, message: Any) -> None:
         """A later message of a runtime (see `channels.Members`)."""

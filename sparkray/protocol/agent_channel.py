@@ -296,6 +296,17 @@ class FreeObjects(msgspec.Struct, array_like=True, tag=21):
     nodes: list[bytes]
 
 
+class KeepObjects(msgspec.Struct, array_like=True, tag=102):
+    """Owner -> its agent: keep these for the rest of the job, though I may end.
+
+    Repeatable.  The owner can free them as before.
+    Answer: none.
+    Errors: none.
+    """
+
+    object_ids: list[bytes]
+
+
 class CloseInbox(msgspec.Struct, array_like=True, tag=38):
     """Owner -> its agent: free what was made in this inbox of mine, all but ``keep``.
 
@@ -503,6 +514,7 @@ AgentMessage = (
     | ObjectPinned
     | UnpinObjects
     | FreeObjects
+    | KeepObjects
     | CloseInbox
     | HeadCall
     | HeadReply

@@ -66,7 +66,7 @@ from sparkray.runtime.inboxes import Inboxes
 from sparkray.runtime.items import Items
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.peers import Peers, remove_socket
-from sparkray.runtime.refs import ObjectRef, hooks
+from sparkray.runtime.refs import Bequest, ObjectRef, hooks
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.objects import STATE_NAMES, Entry
 from sparkray.runtime.state.scheduling import Task
@@ -97,7 +97,12 @@ class Runtime:
         loop = IOLoop("sparkray-io")
         self.shared = shared = Shared(loop, options.settings)
         readopts = options.kind == "udf" and not options.forked_from
-        self.ownership = Ownership(shared, options.forked_from, readopts=readopts)
+        self.ownership = Ownership(
+            shared,
+            options.forked_from,
+            readopts=readopts,
+            bequeaths=options.kind != "driver",
+        )
         self._segments = WritableSegments()
         waits = Waits(shared)
         self.fetcher = Fetcher(shared, self.ownership, self._segments, waits)
@@ -229,9 +234,15 @@ class Runtime:
 
     # --- what refs need (see `refs.RefSupport`) ---
 
-    def adopt(self, object_id: bytes, owner: Any) -> None:
+    def adopt(self, object_id: bytes, owner: Any, *bequest: Any) -> None:
         with self.shared.lock:
             self.ownership.adopt(object_id, owner)
+            if bequest:
+                self.ownership.inherit(object_id, *bequest)
+
+    def bequest_of(self, ref: ObjectRef) -> Bequest:
+        with self.shared.lock:
+            return self.ownership.bequest_of(self.ownership.entry_of(ref))
 
     def share_out_of_band(self, ref: ObjectRef) -> None:
         """A ref was pickled by something else than sparkray: who holds it is unknown.

@@ -26,11 +26,12 @@ from sparkray.protocol.messages import (
     CopyMade,
     FreeObjects,
     GetObject,
+    KeepObjects,
     ObjectReady,
     ObjectSource,
     RemoveBorrower,
 )
-from sparkray.runtime.refs import ObjectRef
+from sparkray.runtime.refs import Bequest, ObjectRef
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.objects import (
     FAILED,
@@ -71,12 +72,20 @@ class Ownership:
     """
 
     def __init__(
-        self, shared: Shared, forked_from: int = 0, *, readopts: bool = False
+        self,
+        shared: Shared,
+        forked_from: int = 0,
+        *,
+        readopts: bool = False,
+        bequeaths: bool = False,
     ) -> None:
         self._shared = shared
         self._forked_from = forked_from
         self._readopts = readopts
         self._table = shared.table
+        #: Whether refs from here go with what is known of their objects: not from
+        #: drivers, which outlive all others, nor from actors, which take theirs along.
+        self.bequeaths = bequeaths
         self.settle: Callable[[], None]  #: the submitter's: queue what became ready
         #: See `Recovery.copies_lost`.
         self.copies_lost: Callable[
@@ -123,6 +132,53 @@ class Ownership:
                 return  # freed meanwhile; using the ref says so
             entry = self._table.borrow(object_id, owner)
         entry.local += 1
+
+    # --- what outlives its owner ---
+
+    def bequest_of(self, entry: Entry) -> Bequest:
+        """Return what whoever gets a ref has to know to read it without its owner.
+
+        Nothing where that is not enough: the object does not exist yet, is on other
+        nodes only, or holds refs itself.  Copies are kept from now on until the owner
+        frees them, or else the job ends.
+        """
+        owner = entry.owner
+        if owner is None and not self.bequeaths:
+            return ()
+        if owner is not None and self._shared.peers.is_connected(owner.worker_id):
+            return ()  # it can be asked
+        if entry.contains or entry.state not in (INLINE, STORED):
+            return ()
+        if entry.state == INLINE:
+            return entry.value, entry.size, []
+        here = self._shared.address.node_id
+        if entry.owner is None and not entry.kept:
+            if all(source.node_id != here for source in entry.sources or ()):
+                return ()
+            self._shared.agent.send(KeepObjects([entry.id]))
+            entry.kept = True
+        if not entry.kept:
+            return ()
+        return None, entry.size, [(s.node_id, s.flight) for s in entry.sources or ()]
+
+    def inherit(
+        self,
+        object_id: bytes,
+        value: bytes | None,
+        size: int,
+        stores: list[tuple[bytes, str]],
+    ) -> None:
+        """A ref came with what is known of its object: there is nothing to ask."""
+        entry = self._table.entries.get(object_id)
+        if entry is None or entry.owner is None or entry.state != PENDING:
+            return
+        entry.kept, entry.size = True, size
+        if value is not None:
+            entry.settle(INLINE, value)
+        else:
+            entry.sources = [ObjectSource(*store) for store in stores]
+            entry.settle(STORED, b"")
+        self.settle()
 
     def take_contained(self, contains: Sequence[tuple[bytes, Address]]) -> list[Entry]:
         """Hold the objects whose refs are inside a value that just came.
@@ -291,6 +347,8 @@ class Ownership:
         entry.sources = [*(entry.sources or ()), source]
         if entry.owner is not None:
             self._shared.peers.send(entry.owner, CopyMade(entry.id, source))
+            if entry.kept:  # the owner may be gone
+                self._shared.agent.send(KeepObjects([entry.id]))
 
     def on_copy(self, channel: Channel, messages: Sequence[CopyMade]) -> None:
         with self._shared.lock:
@@ -317,7 +375,8 @@ class Ownership:
         for entry in list(self._table.entries.values()):
             if entry.owner is None or entry.owner.worker_id != worker_id:
                 continue
-            if entry.state == STORED or (entry.state == PENDING and entry.asked):
+            lost = entry.state == STORED and not entry.kept
+            if lost or (entry.state == PENDING and entry.asked):
                 entry.settle(FAILED, _owner_died(entry, reason))
         self.settle()
 

@@ -11,7 +11,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from sparkray import ids
 from sparkray.protocol.messages import Address
@@ -35,8 +35,9 @@ class RefSupport(Protocol):
     @property
     def address(self) -> Address: ...
 
-    def adopt(self, object_id: bytes, owner: Address) -> None: ...
+    def adopt(self, object_id: bytes, owner: Address, *bequest: Any) -> None: ...
     def share_out_of_band(self, ref: ObjectRef) -> None: ...
+    def bequest_of(self, ref: ObjectRef) -> Bequest: ...
     def future_of(self, ref: ObjectRef) -> concurrent.futures.Future[Any]: ...
     def next_item(
         self, stream: Stream, timeout_s: float | None
@@ -63,30 +64,43 @@ class _Hooks:
 
 
 hooks = _Hooks()
+#: What a process that may end soon tells of an object with a ref to it: nothing, or its
+#: value (None: it is in stores), its size, and node and Flight address of each store.
+Bequest = tuple[()] | tuple[bytes | None, int, list[tuple[bytes, str]]]
+ADDRESS_FIELDS: Final = 5
 
 
 class _Pickling(threading.local):
     """The refs met by the serialization under way in this thread."""
 
     met: list[ObjectRef] | None = None
+    bequeath = False
 
 
 _pickling = _Pickling()
 
 
 class collecting:
-    """Collect the refs that are pickled inside the block (a ref may come twice)."""
+    """Collect the refs that are pickled inside the block (a ref may come twice).
 
-    __slots__ = ("_before",)
+    Args:
+        bequeath: what is known of their objects goes along, for this process may end
+            before whoever gets them does.
+    """
+
+    __slots__ = ("_before", "_bequeath")
+
+    def __init__(self, *, bequeath: bool = False) -> None:
+        self._bequeath = bequeath
 
     def __enter__(self) -> list[ObjectRef]:
-        self._before = _pickling.met
+        self._before = _pickling.met, _pickling.bequeath
         met: list[ObjectRef] = []
-        _pickling.met = met
+        _pickling.met, _pickling.bequeath = met, self._bequeath
         return met
 
     def __exit__(self, *exc_info: object) -> None:
-        _pickling.met = self._before
+        _pickling.met, _pickling.bequeath = self._before
 
 
 class ObjectRef(Generic[T]):
@@ -142,11 +156,15 @@ class ObjectRef(Generic[T]):
         load: Callable[..., ObjectRef] = load_ref
         if _pickling.met is not None:
             _pickling.met.append(self)
+            bequest: Bequest = ()
+            if _pickling.bequeath or self._owner is not None:
+                bequest = runtime.bequest_of(self)
         else:
             runtime.share_out_of_band(self)
+            bequest = runtime.bequest_of(self)
             load = hooks.load_out_of_band or load_ref
         owner = self._owner or runtime.address
-        return load, (self._id, *fields_of(owner))
+        return load, (self._id, *fields_of(owner), *bequest)
 
     def __del__(self, hooks: _Hooks = hooks) -> None:
         hooks.dropped(self._id)
@@ -162,14 +180,17 @@ def fields_of(address: Address) -> tuple[Any, ...]:
     )
 
 
-def load_ref(object_id: bytes, *owner: Any) -> ObjectRef:
-    """Unpickle a ref in a member of its cluster."""
+def load_ref(object_id: bytes, *fields: Any) -> ObjectRef:
+    """Unpickle a ref in a member of its cluster.
+
+    Args:
+        fields: of its owner's address, then of its `Bequest`.
+    """
     runtime = require_runtime()
-    address = Address(*owner)
+    address = Address(*fields[:ADDRESS_FIELDS])
+    runtime.adopt(object_id, address, *fields[ADDRESS_FIELDS:])
     if address.worker_id == runtime.address.worker_id:
-        runtime.adopt(object_id, address)
         return ObjectRef(object_id)
-    runtime.adopt(object_id, address)
     return ObjectRef(object_id, address)
 
 

@@ -215,6 +215,10 @@ class NodeStore:
         """Nobody needs these any more.  Readers keep what they have mapped."""
         self._do(self._table.free(object_ids))
 
+    def pass_on(self, object_ids: Iterable[bytes], owner: bytes) -> None:
+        """These end with another owner than they had."""
+        self._table.pass_on(object_ids, owner)
+
     def free_owner(self, owner: bytes) -> None:
         """Free all objects of one owner, e.g. when it is gone."""
         self.free(self._table.objects_of(owner))

@@ -80,6 +80,7 @@ class ActorHost:
         message: BecomeActor,
     ) -> None:
         self._runtime = runtime
+        runtime.ownership.bequeaths = False
         self._calls, self._answers, self._main = calls, answers, main
         self._creation = decode_as(p.ActorCreation, message.creation)
         self._incarnation = message.incarnation

@@ -137,7 +137,7 @@ class Calls:
         limit = self._shared.settings.inline_max_bytes
         if value.__class__ in ATOMS and len(data := dump_atoms(value)) <= limit:
             return data
-        with collecting() as met:
+        with collecting(bequeath=True) as met:
             serialized = serialize(value, f"the result of {define.name}")
         if not met and serialized.size_bytes <= limit:
             return serialized.to_bytes()

@@ -126,7 +126,7 @@ class Results:
         items = value if count == DYNAMIC else _exactly(count, value, define.name)
         values = []
         for item in items:
-            with collecting() as met:
+            with collecting(bequeath=True) as met:
                 values.append((serialize(item, f"the result of {define.name}"), met))
         first = 1 if count == DYNAMIC else 0
         return self._values(channel, task, values, first)
@@ -185,7 +185,7 @@ class Results:
         index: int,
     ) -> bool:
         """Send item number ``index`` of a stream; return False to end it there."""
-        with collecting() as met:
+        with collecting(bequeath=True) as met:
             serialized = serialize(item, f"item {index} of {define.name}")
         object_id = task_id_of(channel, task) + (index + 1).to_bytes(4, "big")
         part = self._fetcher.return_value(

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -226,8 +226,12 @@ def hosts_up(
         yield Hosts(tool)
 
 
-def make_wheel(folder: Path) -> Path:
-    """Pack the working tree as `pip wheel` would, without a network."""
+def make_wheel(folder: Path, more: Mapping[str, bytes] | None = None) -> Path:
+    """Pack the working tree as `pip wheel` would, without a network.
+
+    Args:
+        more: what to add at the end of files, by their names.
+    """
     setup = configparser.ConfigParser()
     setup.read(REPO / "setup.cfg")
     needs = setup["options"]["install_requires"].split("\n")
@@ -245,6 +249,8 @@ def make_wheel(folder: Path) -> Path:
     for path in sorted((REPO / "sparkray").rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             files[str(path.relative_to(REPO))] = path.read_bytes()
+    for name, end in (more or {}).items():
+        files[name] += end
     record = [f"{name},{_digest(data)},{len(data)}" for name, data in files.items()]
     files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
     made = folder / f"sparkray-{version}-py3-none-any.whl"

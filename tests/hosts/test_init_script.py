@@ -3,7 +3,6 @@
 import json
 import shutil
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from .conftest import (
     TOKEN,
     Hosts,
     hosts_up,
+    make_wheel,
 )
 
 pytestmark = NEEDS_HOSTS
@@ -192,18 +192,12 @@ tell(
 
 
 def test_another_wheel_of_the_same_version_takes_the_place_of_the_first(
-    hosts: Hosts, wheel: Path
+    hosts: Hosts,
 ) -> None:
     """Running clusters are left alone; the next process has the new one."""
-    rebuilt = hosts.tool.path("worker2", "/tmp/rebuilt")
-    rebuilt.mkdir()
-    with (
-        zipfile.ZipFile(wheel) as old,
-        zipfile.ZipFile(rebuilt / wheel.name, "w") as new,
-    ):
-        for name in old.namelist():
-            more = b"REBUILT = True\n" if name == "sparkray/words.py" else b""
-            new.writestr(name, old.read(name) + more)
+    folder = hosts.tool.path("worker2", "/tmp/rebuilt")
+    folder.mkdir()
+    wheel = make_wheel(folder, {"sparkray/words.py": b"REBUILT = True\n"})
     env = {"SPARKRAY_REQUIREMENT": f"/tmp/rebuilt/{wheel.name}"}
     script = f"bash /databricks/init_scripts/00_{INIT_SCRIPT.name}"
     for _ in range(2):

@@ -413,7 +413,7 @@ def test_workers_forked_for_each_task_join_and_take_along_what_they_started(
         KINDS
         + SIGNS
         + """
-    import subprocess
+    import pickle, subprocess
     import numpy as np
 
     (FOLDER / "own_daemon.py").write_text(
@@ -447,6 +447,17 @@ def test_workers_forked_for_each_task_join_and_take_along_what_they_started(
     until(lambda: free_cpus() == 2, 30)
     until(lambda: free_store() == stored, 30)
     tell(job=context.job_id, texts=run_kinds(make_kinds()))
+
+    def puts(frames):  # and hands refs to the driver, each worker ends with its task
+        for frame in frames:
+            refs = [sparkray.put("small"), sparkray.put(np.arange(1_000_000))]
+            yield pd.DataFrame({"refs": [pickle.dumps(refs)], "pid": [os.getpid()]})
+
+    found = spark.range(2, numPartitions=2).mapInPandas(puts, "refs binary, pid int")
+    rows = found.collect()
+    until(lambda: not any(os.path.exists(f"/proc/{row.pid}") for row in rows), 30)
+    kept = [sparkray.get(pickle.loads(bytes(row.refs)), timeout=30) for row in rows]
+    tell(kept=[[small, int(large.sum())] for small, large in kept])
     sparkray.shutdown()
     cli("stop")
     spark.stop()
@@ -456,3 +467,4 @@ def test_workers_forked_for_each_task_join_and_take_along_what_they_started(
     assert {kind for kind, *_ in results["texts"]} == NAMES
     assert {answer for _, answer, *_ in results["texts"]} == {"9"}
     assert {job for _, _, job, *_ in results["texts"]} == {results["job"]}
+    assert results["kept"] == [["small", sum(range(1_000_000))]] * 2

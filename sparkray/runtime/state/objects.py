@@ -62,6 +62,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     waiters: list[Any] | None = None
     task: Any = None  #: the task that makes it, while that is under way
     made_by: Any = None  #: stored: the `Task` to run again, or why there is none
+    kept: bool = False  #: what is known of it stays good when its owner is gone
     dependents: int = 0  #: tasks that may run again and have it as an argument
     mapping: Any = None  #: weak ref to the mapped segment, while one is mapped
 

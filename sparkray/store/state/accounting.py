@@ -110,6 +110,12 @@ class Accounting:
             key for key in self._rooms.created_ids() if key.startswith(owner)
         ]
 
+    def pass_on(self, object_ids: Iterable[bytes], owner: bytes) -> None:
+        """Objects have another owner from now on; unknown ones are passed over."""
+        for object_id in object_ids:
+            if (stored := self._objects.get(object_id)) is not None:
+                stored.owner = owner
+
     def waits_for_room(self, object_id: bytes) -> bool:
         """Whether a restore or a copy of this object waits for room in memory."""
         return self._rooms.waiting_reader(object_id) is not None

@@ -232,18 +232,15 @@ def test_returned_generators_of_refs_leave_nothing() -> None:
 
 
 def test_a_failed_get_of_several_leaves_no_pin() -> None:
-    @sparkray.remote
-    def put_here() -> list[Any]:
-        return [sparkray.put(np.zeros(MB)), os.getpid()]
-
+    putter = Putter.remote()
     mine = sparkray.put(np.zeros(MB))
-    theirs, pid = sparkray.get(put_here.remote())
+    (theirs, other), pid = sparkray.get(putter.put.remote(MB))
     sparkray.wait([theirs])
     os.kill(pid, signal.SIGKILL)
     until(lambda ref=theirs: _is_lost(ref))
     with pytest.raises(ObjectLostError):
         sparkray.get([theirs, mine])
-    del mine, theirs
+    del mine, theirs, other, putter
     until(nothing_is_left)
 
 
@@ -259,13 +256,15 @@ def _is_lost(ref: Any) -> bool:
 
 
 @sparkray.remote
-def put_and_tell(count: int) -> tuple[list[Any], int]:
-    return [sparkray.put(np.full(count, 4)) for _ in range(2)], os.getpid()
+class Putter:
+    def put(self, count: int) -> tuple[list[Any], int]:
+        return [sparkray.put(np.full(count, 4)) for _ in range(2)], os.getpid()
 
 
 @pytest.mark.parametrize("count", [4, MB], ids=["small", "large"])
-def test_objects_of_a_process_that_died_say_whose_they_were(count: int) -> None:
-    (seen, unseen), pid = sparkray.get(put_and_tell.remote(count))
+def test_objects_of_an_actor_that_died_say_whose_they_were(count: int) -> None:
+    putter = Putter.remote()
+    (seen, unseen), pid = sparkray.get(putter.put.remote(count))
     assert sparkray.get(seen)[0] == 4
     sparkray.wait([seen])
     os.kill(pid, signal.SIGKILL)
