@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from .conftest import (
     HEADER,
     NEEDS_SPARK,
@@ -87,6 +89,25 @@ def test_udfs_run_nested_tasks_all_over_the_cluster(console: Console) -> None:
     assert results["again"] == 16
     assert results["said_again"] == "joined"
     print(f"init to first task on a running Spark: {results['s']:.2f} s")
+
+
+@pytest.mark.long
+def test_two_executors_of_one_host_get_nodes_of_their_own_in_ten_starts_of_ten(
+    console: Console,
+) -> None:
+    told = console.run(
+        """
+        spark = start()
+        starts = []
+        for _ in range(10):
+            with sparkray.init(spark):
+                nodes = executors()
+                names = "NodeManagerPort", "NodeID"
+                starts.append([len({n[name] for n in nodes}) for name in names])
+        tell(starts=starts)
+        """
+    )
+    assert told["starts"] == [[2, 2]] * 10
 
 
 def test_more_nodes_than_executors_raise_an_error_at_once(console: Console) -> None:
