@@ -164,7 +164,7 @@ class Fetcher:
         with self._shared.lock:
             entry = self._shared.table.entries.get(argument.object_id)
             if entry is None:
-                entry = self._shared.table.borrow(argument.object_id, argument.owner)
+                entry = self._ownership.borrow(argument.object_id, argument.owner)
             entry.pins += 1
             if entry.state == PENDING and argument.value is None:
                 entry.sources = argument.sources

@@ -31,6 +31,7 @@ from sparkray.protocol.messages import (
     ObjectSource,
     RemoveBorrower,
 )
+from sparkray.runtime.context import running
 from sparkray.runtime.refs import Bequest, ObjectRef
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.objects import (
@@ -100,7 +101,7 @@ class Ownership:
         """
         entry = self._table.entries.get(ref._id)
         if entry is None and self._readopts and ref._owner is not None:
-            entry = self._table.borrow(ref._id, ref._owner)
+            entry = self.borrow(ref._id, ref._owner)
             entry.local += 1
         if entry is None:
             reason = ENDED_SESSION
@@ -124,13 +125,20 @@ class Ownership:
         """Return the nodes that have the object in their store, as far as known."""
         return [source.node_id for source in self.entry_of(ref).sources or ()]
 
+    def borrow(self, object_id: bytes, owner: Address) -> Entry:
+        """Return the entry of an object of another process, made if need be: then it
+        came with the task that this thread or coroutine runs."""
+        task = running.task
+        task_id = b"" if task is None else task.task_id
+        return self._table.borrow(object_id, owner, task_id)
+
     def adopt(self, object_id: bytes, owner: Address) -> None:
         """Count a ref that was just unpickled here."""
         entry = self._table.entries.get(object_id)
         if entry is None:
             if owner.worker_id == self._shared.address.worker_id:
                 return  # freed meanwhile; using the ref says so
-            entry = self._table.borrow(object_id, owner)
+            entry = self.borrow(object_id, owner)
         entry.local += 1
 
     # --- what outlives its owner ---
@@ -228,10 +236,10 @@ class Ownership:
             log.debug("borrower %s is gone: %s", borrower.worker_id.hex(), error)
             self._table.borrower_died(borrower.worker_id)
 
-    def register_uncovered(self) -> None:
-        """Count ourselves at the owners of what came to an actor's constructor: no
-        task's answer will do it."""
-        for entry in self._table.take_uncovered():
+    def register_uncovered(self, task_id: bytes = b"") -> None:
+        """Count ourselves at the owners of what came to an actor's constructor, or with
+        a task whose caller is gone: no answer will do it."""
+        for entry in self._table.take_uncovered(task_id):
             if entry.owner is not None:
                 message = AddBorrower(entry.id, self._shared.address)
                 self._shared.peers.send(entry.owner, message)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import functools
 import inspect
 import logging
@@ -176,7 +177,7 @@ class ActorHost:
         shared = self._runtime.shared
         shared.drain()
         with shared.lock:
-            self._runtime.ownership.register_uncovered()
+            self._runtime.ownership.register_uncovered(self._creation.actor_id)
 
     def _prepare(self, cls: type) -> None:
         """Set up threads and loop before the constructor may want them."""
@@ -393,7 +394,8 @@ class ActorHost:
         if not task.refs and task.stored_args is None:
             return self._calls.arguments(task)
         assert self._loop is not None
-        fetch = functools.partial(self._calls.arguments, task)
+        here = contextvars.copy_context()  # what they bring came with this call
+        fetch = functools.partial(here.run, self._calls.arguments, task)
         return await self._loop.run_in_executor(None, fetch)
 
     async def _stream(

@@ -26,7 +26,7 @@ from sparkray.runtime.refs import collecting
 from sparkray.store.serialize import ATOMS, deserialize, dump_atoms, serialize
 from sparkray.transport.channel import Channel
 from sparkray.worker.errors import exit_error, task_error
-from sparkray.worker.results import Answers, Results, reply
+from sparkray.worker.results import Answers, Results, reply, task_id_of
 
 
 def _ready(instance: Any) -> bool:
@@ -68,6 +68,7 @@ class Calls:
 
     def __init__(self, runtime: Runtime, answers: Answers, results: Results) -> None:
         self._shared = runtime.shared
+        self._ownership = runtime.ownership
         self._fetcher = runtime.fetcher
         self._answers = answers
         self._results = results
@@ -198,7 +199,8 @@ class Calls:
     ) -> None:
         if self.leaving and not isinstance(outcome, bytes) and outcome.outcome != "ok":
             return  # who called learns that the process has ended
-        kept = self._kept() if self._shared.table.uncovered else None
+        uncovered = self._shared.table.uncovered
+        kept = self._kept(channel, task) if uncovered else None
         if isinstance(outcome, bytes):
             if not kept:
                 body = encode(TaskDone(task.number, task.attempt, run_s, outcome))
@@ -211,8 +213,12 @@ class Calls:
             body = encode(outcome)
         self._answers.add(channel, body, hold=define.batch)
 
-    def _kept(self) -> list[bytes]:
-        """Return the refs that came with tasks and are still in use here."""
+    def _kept(self, channel: Channel, task: PushTask) -> list[bytes]:
+        """Return the refs that came with a task and are still in use here."""
         self._shared.drain()
+        task_id = task_id_of(channel, task)
         with self._shared.lock:
-            return [entry.id for entry in self._shared.table.take_uncovered()]
+            if channel.is_closed:
+                self._ownership.register_uncovered(task_id)
+                return []
+            return [entry.id for entry in self._shared.table.take_uncovered(task_id)]

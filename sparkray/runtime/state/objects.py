@@ -15,8 +15,8 @@ keeps what was freed if that needs it.
 
 A **borrowed** object is held by local refs and pins alike; when the last goes, the
 owner is told to take back all counts made on our behalf (``registered``).  One with no
-count of its own is covered by whoever sent it: the sender keeps it until our task has
-ended, and the answer to the task names what we go on to hold.
+count of its own is covered by whoever sent it: the sender keeps it until the task that
+brought it has ended, and the answer to that task names what we go on to hold.
 """
 
 from __future__ import annotations
@@ -88,16 +88,21 @@ class ObjectTable:
         self.entries: dict[bytes, Entry] = {}
         self.freed: list[Entry] = []
         self.returned: list[Entry] = []
-        #: Borrowed entries that no count covers yet, to be named in a task's answer.
-        self.uncovered: dict[bytes, Entry] = {}
+        #: Borrowed entries that no count covers yet, to be named in the answer to the
+        #: task that brought them; its id, or b"".
+        self.uncovered: dict[bytes, tuple[Entry, bytes]] = {}
         self.lineage = Lineage(self.entries)
 
-    def borrow(self, object_id: bytes, owner: Address) -> Entry:
-        """Return the entry of an object of another process, made if need be."""
+    def borrow(self, object_id: bytes, owner: Address, task_id: bytes = b"") -> Entry:
+        """Return the entry of an object of another process, made if need be.
+
+        Args:
+            task_id: the task that runs now, and has brought it.
+        """
         entry = self.entries.get(object_id)
         if entry is None:
             entry = self.entries[object_id] = Entry(object_id, owner)
-            self.uncovered[object_id] = entry
+            self.uncovered[object_id] = entry, task_id
         return entry
 
     def cover(self, entry: Entry) -> None:
@@ -170,9 +175,17 @@ class ObjectTable:
         entries = list(self.entries.values())
         return any(entry.borrowers for entry in entries if entry.owner is None)
 
-    def take_uncovered(self) -> list[Entry]:
-        """Return what we hold without a count of our own; the sender will count it."""
-        held = [entry for entry in self.uncovered.values() if entry.local or entry.pins]
+    def take_uncovered(self, task_id: bytes = b"") -> list[Entry]:
+        """Return what we hold without a count of our own; the sender will count it.
+
+        Args:
+            task_id: what other tasks have brought, which still run, is left out.
+        """
+        held = [
+            entry
+            for entry, brought_by in self.uncovered.values()
+            if brought_by in (task_id, b"") and (entry.local or entry.pins)
+        ]
         for entry in held:
             self.cover(entry)
         return held

@@ -179,6 +179,58 @@ def test_ref_arguments_of_coroutines_are_values() -> None:
     assert sparkray.get(actor.plus.remote(first, sparkray.put(10)), timeout=20) == 13
 
 
+class Shelf:
+    """Keeps refs that its calls bring."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def keep(self, box: list[Any], begun: Tally, gate: Gate) -> None:
+        self.kept += box
+        begun.add()
+        gate.wait()
+
+    def hello(self) -> str:
+        return "hello"
+
+    def read(self) -> list[int]:
+        return [len(value) for value in sparkray.get(self.kept, timeout=20)]
+
+
+class AsyncShelf(Shelf):
+    async def keep(self, box: list[Any], begun: Tally, gate: Gate) -> None:  # type: ignore[override]
+        self.kept += box
+        begun.add()
+        while not gate.is_open():
+            await asyncio.sleep(0.01)
+
+    async def hello(self) -> str:  # type: ignore[override]
+        return "hello"
+
+
+@pytest.mark.parametrize("shelf", [Shelf, AsyncShelf])
+def test_refs_that_one_call_brings_are_kept_though_another_call_ends_first(
+    shelf: Any, gate: Gate, tmp_path: Path
+) -> None:
+    """Who brought a ref is who has to hear that the actor holds it now."""
+
+    @sparkray.remote
+    def another_caller(actor: Any) -> str:
+        return str(sparkray.get(actor.hello.remote(), timeout=20))
+
+    actor = sparkray.remote(max_concurrency=4)(shelf).remote()
+    begun = Tally(tmp_path)
+    box = [sparkray.put(bytes(10)), sparkray.put(bytes(500_000))]
+    call = actor.keep.remote(box, begun, gate)
+    until(begun.count)
+    assert sparkray.get(another_caller.remote(actor), timeout=20) == "hello"
+    gate.open()
+    sparkray.get(call, timeout=20)
+    del box
+    until(lambda: sparkray.get(actor.hello.remote()))  # the drop is told before
+    assert sparkray.get(actor.read.remote(), timeout=20) == [10, 500_000]
+
+
 def test_errors_and_exits_of_coroutines() -> None:
     actor = Mixed.remote()
     with pytest.raises(LookupError, match="async failure"):
