@@ -28,6 +28,7 @@ from sparkray.agent.state import events as e
 from sparkray.agent.state.devices import Devices
 from sparkray.agent.state.leases import LeaseTable
 from sparkray.agent.state.nodes import ClusterMap, Node
+from sparkray.agent.state.rotation import Held
 from sparkray.agent.state.workers import PoolKey, Worker
 from sparkray.config import Settings
 from sparkray.exceptions import ClusterError, RuntimeEnvSetupError, SparkrayError
@@ -484,15 +485,14 @@ class LeaseDesk:
         held = self.table.lease_of(worker_id)
         return [] if held is None else list(held.gpus)
 
-    def newest_first(self) -> list[tuple[float, Worker]]:
-        """Return leased workers with the time of their lease, the newest first."""
+    def leased(self) -> list[tuple[Held, Worker]]:
+        """Return the workers that are lent, with their leases."""
         workers = self._fleet.table.workers
-        leased = [
-            (held.since, workers[held.worker_id])
+        return [
+            (held, workers[held.worker_id])
             for held in self.table.held.values()
             if held.worker_id in workers
         ]
-        return sorted(leased, key=lambda pair: -pair[0])
 
 
 def _popper(mapping: dict[bytes, Any], key: bytes) -> Callable[[], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,12 +26,17 @@ class Candidate:
     worker_id: bytes
     leased_at: float  #: monotonic seconds
     rss_bytes: int
+    holder: bytes = b""  #: the process that leased it
+    retriable: bool = True  #: what it runs may run again
 
 
 def choose(
     used: float, threshold: float, candidates: Sequence[Candidate]
 ) -> Candidate | None:
-    """Return whom to end: the worker whose task is the newest, so that least is lost.
+    """Return whom to end, so that least is lost and each process keeps its share.
+
+    Those go first whose tasks (actors) may run again; of these, those of the process
+    that has most; of these the newest.  Drivers and UDFs are never ended.
 
     Args:
         used: fraction of memory in use.
@@ -38,7 +44,9 @@ def choose(
     """
     if used <= threshold or not candidates:
         return None
-    return max(candidates, key=lambda candidate: candidate.leased_at)
+    some = [one for one in candidates if one.retriable] or candidates
+    counts = Counter(one.holder for one in some)
+    return max(some, key=lambda one: (counts[one.holder], one.leased_at))
 
 
 class MemoryMonitor:
@@ -72,8 +80,9 @@ class MemoryMonitor:
             if victim is not None:
                 reason = (
                     f"memory of the host is {used:.1%} full, above the threshold of"
-                    f" {self._threshold:.0%}; this worker, whose task was the newest,"
-                    f" held {victim.rss_bytes >> 20} MiB"
+                    f" {self._threshold:.0%}; this worker held"
+                    f" {victim.rss_bytes >> 20} MiB, and was chosen as the newest of"
+                    f" those that {'may' if victim.retriable else 'cannot'} run again"
                 )
                 _log.warning("ending worker %s: %s", victim.worker_id.hex(), reason)
                 self._kill(victim.worker_id, reason)

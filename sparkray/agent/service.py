@@ -389,8 +389,14 @@ class AgentService:
 
     def _memory_candidates(self) -> list[Candidate]:
         return [
-            Candidate(worker.worker_id, since, host.rss_bytes(worker.pid))
-            for since, worker in self.leases.newest_first()
+            Candidate(
+                worker.worker_id,
+                held.since,
+                host.rss_bytes(worker.pid),
+                held.holder,
+                held.shape.retriable,
+            )
+            for held, worker in self.leases.leased()
         ]
 
     def _out_of_memory(self, worker_id: bytes, reason: str) -> None:

@@ -61,6 +61,7 @@ class LeaseSpec(msgspec.Struct, array_like=True, frozen=True):
     resources: dict[str, int]  #: in 1/10,000, see `sparkray.resources`
     strategy: Strategy
     depth: int  #: nesting depth of the tasks; deeper requests are served first
+    retriable: bool = True  #: what runs may run again: it goes first if memory is short
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True):

@@ -176,6 +176,7 @@ class ActorMaker:
                 resources=template.resources,
                 strategy=strategy,
                 depth=depth,
+                retriable=template.max_restarts != 0,
             ),
             creation=encode(creation),
             handle=template.handle,

@@ -105,6 +105,7 @@ class Templates:
             runtime_env,
             strategy,
             depth,
+            template.max_retries != 0,
         )
         key = self.keys.get(shape)
         if key is None:
@@ -115,6 +116,7 @@ class Templates:
                 resources=template.resources,
                 strategy=strategy,
                 depth=depth,
+                retriable=template.max_retries != 0,
             )
             key = KeyQueue(spec, settings.work_ahead_s, settings.pipeline_max_tasks)
             self.keys[shape] = key

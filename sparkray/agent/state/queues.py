@@ -28,6 +28,7 @@ class Shape(NamedTuple):
     strategy: tuple[str, bytes, bool]
     bundle: tuple[bytes, int] = (b"", -1)  #: placement group and index
     labels: Selector = ()
+    retriable: bool = True
 
 
 def shape_of(spec: LeaseSpec) -> Shape:
@@ -40,6 +41,7 @@ def shape_of(spec: LeaseSpec) -> Shape:
         (strategy.kind, strategy.node_id, strategy.soft),
         (strategy.group_id, strategy.bundle),
         strategy.labels,
+        spec.retriable,
     )
 
 

@@ -132,6 +132,23 @@ def test_the_newest_task_is_ended_when_memory_is_short() -> None:
     assert choose(0.99, 0.95, []) is None
 
 
+def candidate(name: str, since: float, holder: str, *, retriable: bool) -> Candidate:
+    return Candidate(name.encode(), since, 0, holder.encode(), retriable)
+
+
+def test_what_cannot_run_again_is_ended_last_and_who_has_most_loses_first() -> None:
+    precious = candidate("precious", 99, "a", retriable=False)
+    alone = candidate("alone", 30, "a", retriable=True)
+    many = [candidate(f"many{n}", 10 + n, "b", retriable=True) for n in range(3)]
+    left, ended = [precious, alone, *many], []
+    while left:
+        victim = choose(1.0, 0.9, left)
+        assert victim is not None
+        left.remove(victim)
+        ended.append(victim.worker_id.decode())
+    assert ended == ["many2", "many1", "alone", "many0", "precious"]
+
+
 def test_the_monitor_says_how_full_memory_was() -> None:
     killed: list[tuple[bytes, str]] = []
 
