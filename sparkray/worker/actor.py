@@ -285,6 +285,8 @@ class ActorHost:
         """Run a call; return what to answer, if at all, and how long it took."""
         define, calls = template.define, self._calls
         running.set_here(self._task(channel, task, template))
+        if define.timeout_s:
+            calls.limits.begin(channel, task, define)
         started = _clock()
         outcome: bytes | TaskReplied | None
         try:
@@ -355,6 +357,8 @@ class ActorHost:
                 return
             try:
                 running.set_here(self._task(channel, task, template))
+                if template.define.timeout_s:
+                    self._calls.limits.begin(channel, task, template.define)
                 started = _clock()
                 outcome = await self._outcome(channel, task, template)
                 if outcome is not None:
