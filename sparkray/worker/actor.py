@@ -42,7 +42,7 @@ from sparkray.transport.channel import Channel
 from sparkray.transport.errors import to_wire
 from sparkray.worker.calls import Calls, Template
 from sparkray.worker.devices import show_devices
-from sparkray.worker.errors import task_error
+from sparkray.worker.errors import task_error, this_process
 from sparkray.worker.leaving import Departure, leave_worker, run_exit_functions
 from sparkray.worker.results import Answers, reply, task_id_of
 
@@ -431,7 +431,7 @@ class ActorHost:
         """
         reason = "it called exit_actor()"
         if isinstance(error, SystemExit):
-            reason = f"it called sys.exit({error.code!r})"
+            reason = f"{this_process()}: it called sys.exit({error.code!r})"
         if self._concurrent:
             self._departure.want(reason)
             return

@@ -10,8 +10,6 @@ Calls without a limit never come here.
 from __future__ import annotations
 
 import math
-import os
-import platform
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from sparkray.protocol.framing import frame
 from sparkray.protocol.messages import DefineTask, LimitBegun, PushTask, TaskReplied
 from sparkray.store.serialize import serialize
 from sparkray.transport.channel import Channel, IOLoop
+from sparkray.worker.errors import this_process
 from sparkray.worker.results import reply, task_id_of
 
 Key = tuple[Channel, int]  #: a call: whose, and its number there
@@ -44,7 +43,7 @@ class TimeLimits:
 
     def begin(self, channel: Channel, task: PushTask, define: DefineTask) -> None:
         """A call begins.  Any thread."""
-        begun = LimitBegun(task.number, task.attempt, _where())
+        begun = LimitBegun(task.number, task.attempt, this_process())
         channel.send(frame(encode(begun)))
         deadline = time.monotonic() + define.timeout_s
         with self._lock:
@@ -74,7 +73,7 @@ class TimeLimits:
         if not passed or not stopped:
             return outcome
         name = f"{define.name} ({task_id_of(channel, task).hex()})"
-        error = TaskTimeoutError(name, define.timeout_s, _where())
+        error = TaskTimeoutError(name, define.timeout_s, this_process())
         return reply(task, "error", serialize(error).to_bytes())
 
     # --- I/O thread ---
@@ -97,7 +96,3 @@ class TimeLimits:
                 self._look_at(self._next_look)
         for key in due:
             self.stop(key)
-
-
-def _where() -> str:
-    return f"process {os.getpid()} on {platform.node()}"
