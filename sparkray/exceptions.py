@@ -279,7 +279,8 @@ class TaskTimeoutError(SparkrayError, TimeoutError):
     """
 
     def __init__(self, task: str, timeout_s: float, where: str = "") -> None:
-        super().__init__(task, timeout_s, where)
+        # Not super(): OSError would take them for errno, text and a file's name.
+        Exception.__init__(self, task, timeout_s, where)
         self.task, self.timeout_s, self.where = task, timeout_s, where
 
     def __str__(self) -> str:
