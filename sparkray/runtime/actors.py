@@ -282,6 +282,7 @@ class Actors:
             if may_retry(task):
                 task.retries_left -= 1
                 task.attempt += 1
+                task.overran = ""
                 again.append(task)
             elif task.overran:
                 self._submitter.fail(task, timeout_of(task))

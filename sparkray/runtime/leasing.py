@@ -308,6 +308,7 @@ class Leasing:
             return False
         task.retries_left -= 1
         task.attempt += 1
+        task.overran = ""
         return True
 
     def _explain(self, task: Task, worker: LeasedWorker) -> None:

@@ -52,7 +52,6 @@ class Limits:
                 task = self._tasks.get(message.number)
                 if task is None or task.attempt != message.attempt:
                     continue
-                task.overran = ""
                 limit_s = task.template.define.timeout_s
                 end = now + limit_s + self._shared.settings.task_stop_s
                 self._running[message.number] = message.attempt, end, message.where
