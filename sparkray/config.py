@@ -52,6 +52,12 @@ class Settings:
     lease_min_hold_s: float = _setting(
         0.1, "how long a lease is kept at least before others may ask for it"
     )
+    task_stop_s: float = _setting(
+        2.0,
+        "a task whose `timeout_s` is up may take so long to end; then its worker is"
+        " killed",
+        shared=True,
+    )
     # workers
     max_workers: int = _setting(
         0, "cap on worker processes of a node; 0: 64 + 16 x CPUs, at most 2,048"

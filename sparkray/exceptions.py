@@ -4,6 +4,7 @@ SparkrayError
 ├── TaskError                    user code raised; the cause is chained
 ├── TaskCancelledError           `cancel` ended the task
 ├── GetTimeoutError              not ready yet; asking again may succeed
+├── TaskTimeoutError             it ran for longer than its ``timeout_s``
 ├── UnschedulableError           no node could ever run this: ask for less or add one
 ├── PlacementGroupRemovedError   the task's placement group is gone: make another
 ├── ActorAlreadyExistsError      the name is taken (a `ValueError`, too): take another
@@ -266,6 +267,28 @@ class GetTimeoutError(SparkrayError, TimeoutError):
 
     def __str__(self) -> str:
         return f"not ready after {self.timeout_s:g} s: {self.pending}"
+
+
+class TaskTimeoutError(SparkrayError, TimeoutError):
+    """The task ran for longer than its ``timeout_s`` and was stopped.
+
+    Attributes:
+        task: name and id of the task.
+        timeout_s: how long it was allowed to run, in seconds.
+        where: process id and host.
+    """
+
+    def __init__(self, task: str, timeout_s: float, where: str = "") -> None:
+        # Not super(): OSError would take them for errno, text and a file's name.
+        Exception.__init__(self, task, timeout_s, where)
+        self.task, self.timeout_s, self.where = task, timeout_s, where
+
+    def __str__(self) -> str:
+        place = f" in {self.where}" if self.where else ""
+        return (
+            f"{self.task} was stopped{place}: it ran for longer than its"
+            f" timeout_s={self.timeout_s:g}"
+        )
 
 
 class UnschedulableError(SparkrayError):

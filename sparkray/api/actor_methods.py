@@ -30,6 +30,7 @@ class MethodInfo(msgspec.Struct, array_like=True):
     backpressure: int
     known: bool  #: whether the signature could be read
     is_async: bool
+    timeout_s: float = 0.0  #: how long one call may run; 0 for no limit
 
 
 class HandleInfo(msgspec.Struct, array_like=True):
@@ -74,6 +75,8 @@ def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         max_task_retries: how often a call is tried again when the actor restarts.
         retry_exceptions: whether, or for which exceptions, a call is tried again.
         concurrency_group: the group whose threads or slots it uses.
+        timeout_s: how long one call may run, in seconds; then it is interrupted, and if
+            it does not end its actor is, which restarts as ``max_restarts`` says.
 
     Raises:
         TypeError, ValueError: a wrong option.
@@ -169,6 +172,7 @@ def describe(cls: type, name: str) -> MethodInfo:
         known=signature is not None,
         is_async=inspect.iscoroutinefunction(function)
         or inspect.isasyncgenfunction(function),
+        timeout_s=float(given.get("timeout_s", 0)),
     )
 
 
@@ -253,4 +257,5 @@ def template_of(
         retry_exceptions=exceptions,
         group=given.get("concurrency_group", info.group),
         backpressure=given.get("generator_backpressure_num_objects", info.backpressure),
+        timeout_s=float(given.get("timeout_s", info.timeout_s)),
     )

@@ -95,6 +95,7 @@ METHOD_CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "generator_backpressure_num_objects": options.CHECKS[
         "generator_backpressure_num_objects"
     ],
+    "timeout_s": options.CHECKS["timeout_s"],
 }
 
 

@@ -6,6 +6,7 @@ value `ValueError`, both when the option is given and not when the task runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -44,6 +45,7 @@ class TaskOptions:
     strategy: Strategy
     backpressure: int  #: items that may wait unconsumed; 0 for no limit
     inherits: bool  #: whether it may be captured by its parent's placement group
+    timeout_s: float  #: how long one run may take; 0 for no limit
 
 
 def _amount(option: str, value: object) -> None:
@@ -51,6 +53,13 @@ def _amount(option: str, value: object) -> None:
         raise TypeError(f"{option} must be a number, not {value!r}")
     resources.check_amount(option, value)
     resources.from_user({option: value})
+
+
+def _timeout(option: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{option} must be a number of seconds, not {value!r}")
+    if not 0 < value < math.inf:
+        raise ValueError(f"{option} must be more than 0 and finite: {value!r}")
 
 
 def _gpus(option: str, value: object) -> None:
@@ -153,6 +162,7 @@ CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "scheduling_strategy": _strategy,
     "label_selector": label_selector,
     "generator_backpressure_num_objects": whole(1),
+    "timeout_s": _timeout,
 }
 #: Spellings that are taken too.
 ALIASES: Final[Mapping[str, str]] = {
@@ -227,6 +237,7 @@ def resolve(checked: Mapping[str, Any], *, is_generator: bool) -> TaskOptions:
         strategy=resolve_strategy(checked, needs),
         backpressure=backpressure,
         inherits=may_be_captured(checked),
+        timeout_s=float(checked.get("timeout_s", 0)),
     )
 
 

@@ -147,6 +147,7 @@ class RemoteFunction(Generic[_P, _R]):
             max_calls=chosen.max_calls,
             backpressure=chosen.backpressure,
             inherits=chosen.inherits,
+            timeout_s=chosen.timeout_s,
         )
         self._runtime = runtime
         return runtime
@@ -203,6 +204,10 @@ def remote(*positional: Any, **given: Any) -> Any:
             label ``sparkray.io/node-id`` names one node.
         generator_backpressure_num_objects: a streaming task pauses when so many of its
             items have not been taken.
+        timeout_s: how long one run may take, from its arguments to its result, in
+            seconds; then it is interrupted, and if it does not end its worker is, and
+            the error is a `TaskTimeoutError`.  Such a task runs again only where
+            ``retry_exceptions`` names that error or is True; each run has its own time.
 
     Raises:
         TypeError: not a function, or an option of the wrong type.

@@ -15,6 +15,9 @@ from sparkray.protocol import messages
 
 _MessageT = TypeVar("_MessageT")
 
+#: What bytes that are no message raise; nested too deeply, a `RecursionError`.
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 _encode: Final[Callable[[Any], bytes]] = msgspec.msgpack.Encoder().encode
 _decode_channel = msgspec.msgpack.Decoder(messages.ChannelMessage).decode
 
@@ -30,7 +33,7 @@ def decode_channel(body: bytes) -> Any:
     """
     try:
         return _decode_channel(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ProtocolError(
             f"undecodable message of {len(body)} bytes: {error}"
         ) from error
@@ -44,5 +47,5 @@ def decode_as(kind: type[_MessageT], body: bytes) -> _MessageT:
     """
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"not a {kind.__name__}: {error}") from error

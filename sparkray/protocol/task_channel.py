@@ -63,6 +63,7 @@ class DefineTask(msgspec.Struct, array_like=True, tag=41):
     group: str = ""  #: its concurrency group, "" for the default one
     strategy: Strategy = Strategy()
     stored_function: Argument | None = None
+    timeout_s: float = 0.0  #: how long one may run; 0 for no limit
 
 
 class PushTask(msgspec.Struct, array_like=True, tag=42):
@@ -299,6 +300,20 @@ class UseDevices(msgspec.Struct, array_like=True, tag=58):
     gpu_ids: list[str]
 
 
+class LimitBegun(msgspec.Struct, array_like=True, tag=59):
+    """Worker -> owner: this task begins now, and may run as long as its limit says.
+
+    Repeatable.  Only for tasks with a ``timeout_s``: the owner ends a worker that does
+    not stop by itself.
+    Answer: none.
+    Errors: none.
+    """
+
+    number: int
+    attempt: int
+    where: str  #: process id and host, for the error
+
+
 TaskMessage = (
     Hello
     | DefineTask
@@ -319,4 +334,5 @@ TaskMessage = (
     | CancelObject
     | CopyMade
     | UseDevices
+    | LimitBegun
 )

@@ -12,6 +12,7 @@ from typing import Any, Union
 import msgspec
 
 from sparkray.exceptions import ProtocolError
+from sparkray.protocol.codec import UNDECODABLE
 
 #: In the name of a worker's file: its process id, which only the worker knows in time.
 PID = "{pid}"
@@ -144,5 +145,5 @@ def decode(body: bytes) -> Any:
     """
     try:
         return _decode(body)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"undecodable zygote message: {error}") from error

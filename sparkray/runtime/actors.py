@@ -22,6 +22,7 @@ from sparkray.protocol.messages import ActorChanged, DefineTask, Lease, WatchAct
 from sparkray.runtime.actor_deaths import dead_row, death_of
 from sparkray.runtime.context import running
 from sparkray.runtime.functions import MethodTemplate
+from sparkray.runtime.limits import may_retry, timeout_of
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.refs import ObjectRef
 from sparkray.runtime.shared import Shared
@@ -177,6 +178,7 @@ class Actors:
                 depth=depth,
                 method=method.method,
                 group=method.group,
+                timeout_s=method.timeout_s,
             )
             client.states[method, depth] = state
         return state
@@ -277,10 +279,13 @@ class Actors:
         unsure, client.unsure = client.unsure, []
         again: list[Task] = []
         for task in unsure:
-            if task.retries_left and not task.cancelled:
+            if may_retry(task):
                 task.retries_left -= 1
                 task.attempt += 1
+                task.overran = ""
                 again.append(task)
+            elif task.overran:
+                self._submitter.fail(task, timeout_of(task))
             else:
                 error = ActorUnavailableError(
                     f"{client.describe()} ended while it ran {task.template.name}"
@@ -337,4 +342,7 @@ class Actors:
             return
         error = serialize(death_of(client, row)).to_bytes()
         for task in tasks:
-            self._submitter.fail_with(task, error)
+            if task.overran:
+                self._submitter.fail(task, timeout_of(task))
+            else:
+                self._submitter.fail_with(task, error)

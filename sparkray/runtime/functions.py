@@ -43,6 +43,7 @@ class TaskTemplate:
         max_calls: the worker ends after so many calls; 0 without limit.
         backpressure: streaming: how many items may wait unconsumed; 0 without limit.
         inherits: whether a placement group that captures child tasks captures it.
+        timeout_s: how long one run may take; 0 without limit.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class TaskTemplate:
         "state",
         "states",
         "strategy",
+        "timeout_s",
     )
 
     def __init__(
@@ -76,6 +78,7 @@ class TaskTemplate:
         max_calls: int,
         backpressure: int,
         inherits: bool = False,
+        timeout_s: float = 0.0,
     ) -> None:
         self.function = function
         self.name = name
@@ -90,6 +93,7 @@ class TaskTemplate:
         self.runtime: Any = None  #: the runtime that `state` belongs to
         self.state: Any = None  #: the one used last
         self.inherits = inherits
+        self.timeout_s = timeout_s
         self.states: dict[Any, Any] = {}  #: by nesting depth and inherited strategy
 
 
@@ -104,6 +108,7 @@ class MethodTemplate:
         "name",
         "num_returns",
         "retry_exceptions",
+        "timeout_s",
     )
 
     def __init__(
@@ -116,6 +121,7 @@ class MethodTemplate:
         retry_exceptions: bool | tuple[type[BaseException], ...],
         group: str,
         backpressure: int,
+        timeout_s: float = 0.0,
     ) -> None:
         self.name = name
         self.method = method
@@ -124,6 +130,7 @@ class MethodTemplate:
         self.retry_exceptions = retry_exceptions
         self.group = group
         self.backpressure = backpressure
+        self.timeout_s = timeout_s
 
 
 class ActorTemplate:

@@ -33,6 +33,7 @@ from sparkray.protocol.messages import (
     WithdrawRequest,
     YieldLease,
 )
+from sparkray.runtime.limits import Limits, may_retry, name_of, timeout_of
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state.actor import ActorQueue
 from sparkray.runtime.state.scheduling import (
@@ -69,6 +70,7 @@ class Leasing:
         self._idle_check_due = False
         self._reclaim_due = False
         self._watch_due = False
+        self.limits = Limits(shared, submitter.tasks, self.kill)
 
     # --- asking ---
 
@@ -302,16 +304,20 @@ class Leasing:
                 self._submitter.requeue([task])
 
     def _retry(self, task: Task) -> bool:
-        if task.cancelled or not task.retries_left:
+        if not may_retry(task):
             return False
         task.retries_left -= 1
         task.attempt += 1
+        task.overran = ""
         return True
 
     def _explain(self, task: Task, worker: LeasedWorker) -> None:
         """Fail a task with how its worker ended, once the agent knows that."""
-        if task.cancelled:
-            self._submitter.fail(task, TaskCancelledError(_name(task)))
+        if task.cancelled or task.overran:
+            cancelled = TaskCancelledError(name_of(task))
+            self._submitter.fail(
+                task, cancelled if task.cancelled else timeout_of(task)
+            )
             self._submitter.settle()
             return
         address = worker.lease.worker
@@ -323,21 +329,17 @@ class Leasing:
     def _explained(self, task: Task, answer: Any) -> None:
         if isinstance(answer, Death):
             kind = _CRASHES.get(answer.kind, WorkerCrashedError)
-            error = kind(_name(task), answer.reason, answer.log_tail)
+            error = kind(name_of(task), answer.reason, answer.log_tail)
         else:
-            error = WorkerCrashedError(_name(task), str(from_wire(answer.error)))
+            error = WorkerCrashedError(name_of(task), str(from_wire(answer.error)))
         with self._shared.lock:
             self._submitter.fail(task, error)
             self._submitter.settle()
 
     def kill(self, worker: LeasedWorker, reason: str) -> None:
-        """End a leased worker at once (`cancel` with force)."""
+        """End a worker at once (`cancel` with force, a time-out)."""
         address = worker.lease.worker
         self._shared.agent.request(
             lambda call: KillWorker(call, address.worker_id, address.node_id, reason),
             lambda answer: None,
         )
-
-
-def _name(task: Task) -> str:
-    return f"{task.template.name} ({task.entry.id[:-4].hex()})"

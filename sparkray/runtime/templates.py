@@ -85,6 +85,7 @@ class Templates:
             backpressure=template.backpressure,
             depth=depth,
             strategy=strategy,
+            timeout_s=template.timeout_s,
         )
         return state
 

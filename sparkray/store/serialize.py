@@ -136,7 +136,7 @@ def serialize(value: Any, name: str = "") -> Serialized:
     buffers: list[pickle.PickleBuffer] = []
     try:
         data = _dumps(value, 5, buffer_callback=buffers.append)
-    except SparkrayError:
+    except (SparkrayError, MemoryError):
         raise
     except Exception:  # user code runs in here: __reduce__, __getstate__
         return _serialize_carefully(value, name)
@@ -235,7 +235,7 @@ def _serialize_carefully(value: Any, name: str) -> Serialized:
         stream = io.BytesIO()
         try:
             _Pickler(stream, 5, buffer_callback=buffers.append).dump(value)
-        except SparkrayError:
+        except (SparkrayError, MemoryError):
             raise
         except Exception:  # user code runs in here
             pass
@@ -251,7 +251,7 @@ def _serialize_by_value(value: Any, name: str) -> Serialized:
     stream = io.BytesIO()
     try:
         _cloud_pickler()(stream, 5, buffers.append).dump(value)
-    except SparkrayError:
+    except (SparkrayError, MemoryError):
         raise
     except Exception as error:  # user code runs in here
         name = name or own_name(value)

@@ -1,4 +1,7 @@
-"""Real clusters on one machine, and ways to hurt them, for our tests and our users'."""
+"""Real clusters on one machine, and ways to hurt them, for our tests and our users'.
+
+`Cluster` is here, the ways to hurt it are in `sparkray.testing.faults`.
+"""
 
 from sparkray.testing.cluster import Cluster, ClusterNode
 

@@ -70,6 +70,11 @@ class Handshake:
     def done(self) -> bool:
         return self._step is _Step.PROVEN
 
+    @property
+    def partial_bytes(self) -> int:
+        """How much of an unfinished message is held."""
+        return len(self._buffer)
+
     def first_bytes(self) -> bytes:
         """What to send before anything was received (nothing on the server side)."""
         return self._first

@@ -16,6 +16,7 @@ import msgspec
 
 from sparkray import exceptions
 from sparkray.exceptions import ClusterError, ProtocolError
+from sparkray.protocol.codec import decode_as
 from sparkray.protocol.messages import WireError
 
 #: Key of the error in a call's trailing metadata.
@@ -33,6 +34,7 @@ KINDS: Final[Mapping[type[BaseException], str]] = {
     exceptions.TaskError: "UNKNOWN",
     exceptions.TaskCancelledError: "CANCELLED",
     exceptions.GetTimeoutError: "DEADLINE_EXCEEDED",
+    exceptions.TaskTimeoutError: "DEADLINE_EXCEEDED",
     exceptions.UnschedulableError: "FAILED_PRECONDITION",
     exceptions.PlacementGroupRemovedError: "FAILED_PRECONDITION",
     exceptions.PendingCallsLimitExceeded: "RESOURCE_EXHAUSTED",
@@ -128,8 +130,8 @@ def from_status(
     """
     if trailer is not None:
         try:
-            return from_wire(msgspec.msgpack.decode(trailer, type=WireError))
-        except msgspec.DecodeError:
+            return from_wire(decode_as(WireError, trailer))
+        except ProtocolError:
             return ProtocolError(f"{peer} answered {status} with an unreadable error")
     if status == "UNAVAILABLE" or status == "CANCELLED":
         return ConnectionError(f"cannot reach {peer}: {details}")

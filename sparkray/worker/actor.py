@@ -43,7 +43,7 @@ from sparkray.transport.channel import Channel
 from sparkray.transport.errors import to_wire
 from sparkray.worker.calls import Calls, Template
 from sparkray.worker.devices import show_devices
-from sparkray.worker.errors import task_error
+from sparkray.worker.errors import task_error, this_process
 from sparkray.worker.leaving import Departure, leave_worker, run_exit_functions
 from sparkray.worker.results import Answers, reply, task_id_of
 
@@ -287,6 +287,8 @@ class ActorHost:
         """Run a call; return what to answer, if at all, and how long it took."""
         define, calls = template.define, self._calls
         running.set_here(self._task(channel, task, template))
+        if define.timeout_s:
+            calls.limits.begin(channel, task, define)
         started = _clock()
         outcome: bytes | TaskReplied | None
         try:
@@ -357,6 +359,8 @@ class ActorHost:
                 return
             try:
                 running.set_here(self._task(channel, task, template))
+                if template.define.timeout_s:
+                    self._calls.limits.begin(channel, task, template.define)
                 started = _clock()
                 outcome = await self._outcome(channel, task, template)
                 if outcome is not None:
@@ -430,7 +434,7 @@ class ActorHost:
         """
         reason = "it called exit_actor()"
         if isinstance(error, SystemExit):
-            reason = f"it called sys.exit({error.code!r})"
+            reason = f"{this_process()}: it called sys.exit({error.code!r})"
         if self._concurrent:
             self._departure.want(reason)
             return

@@ -26,6 +26,7 @@ from sparkray.runtime.refs import collecting
 from sparkray.store.serialize import ATOMS, deserialize, dump_atoms, serialize
 from sparkray.transport.channel import Channel
 from sparkray.worker.errors import exit_error, task_error
+from sparkray.worker.limits import TimeLimits
 from sparkray.worker.results import Answers, Results, reply, task_id_of
 
 
@@ -72,6 +73,7 @@ class Calls:
         self._fetcher = runtime.fetcher
         self._answers = answers
         self._results = results
+        self.limits = TimeLimits(runtime.shared.loop)
         #: By hash: the pickle, where it lies in the store, or the function itself.
         self._functions: dict[bytes, Any] = {}
         self.instance: Any = None  #: of an actor: what methods are called on
@@ -197,6 +199,8 @@ class Calls:
         outcome: bytes | TaskReplied,
         run_s: float,
     ) -> None:
+        if define.timeout_s:
+            outcome = self.limits.end(channel, task, define, outcome)
         if self.leaving and not isinstance(outcome, bytes) and outcome.outcome != "ok":
             return  # who called learns that the process has ended
         uncovered = self._shared.table.uncovered

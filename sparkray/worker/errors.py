@@ -94,6 +94,10 @@ def exit_error(name: str, error: SystemExit) -> bytes:
     Args:
         name: name and id of the task, as in every error of its kind.
     """
-    where = f"process {os.getpid()} on {platform.node()}"
-    made = WorkerCrashedError(name, f"{where}: it called sys.exit({error.code!r})")
-    return serialize(made).to_bytes()
+    reason = f"{this_process()}: it called sys.exit({error.code!r})"
+    return serialize(WorkerCrashedError(name, reason)).to_bytes()
+
+
+def this_process() -> str:
+    """Return what errors call this process."""
+    return f"process {os.getpid()} on {platform.node()}"

@@ -87,6 +87,7 @@ class Executor:
         results = Results(runtime, self._answers, self._while_blocked)
         self._results = results
         self._calls = Calls(runtime, self._answers, results)
+        self._calls.limits.stop = self._stop_overdue
         self._actor: ActorHost | None = None
         self._stale_check_due = False
         self._log_name = ""
@@ -173,6 +174,15 @@ class Executor:
                 self._interrupts.cancel(current)
                 if message.recursive:
                     self._runtime.canceller.cancel_children(task_id_of(*current))
+
+    def _stop_overdue(self, key: tuple[Channel, int]) -> None:
+        """The time of a running call is up: stop it and what it started."""
+        current = self._current
+        if current is not None and (current[0], current[1].number) == key:
+            self._interrupts.cancel(current)
+            self._runtime.canceller.cancel_children(task_id_of(*current))
+        elif self._actor is not None:
+            self._actor.cancel(key[0], CancelTask(key[1], recursive=True))
 
     def _owner_lost(self, channel: Channel) -> None:
         """Whoever called these tasks is gone: nobody wants their results."""
@@ -288,6 +298,8 @@ class Executor:
         if channel.peer.gpu_ids is not running.gpu_ids and self._actor is None:
             show_devices(channel.peer.gpu_ids)
         self._interrupts.ready()
+        if define.timeout_s:
+            self._calls.limits.begin(channel, task, define)
         started = _clock()
         outcome: bytes | TaskReplied
         try:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import threading
 import time
 import traceback
@@ -18,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 import sparkray
@@ -29,6 +29,7 @@ from sparkray.exceptions import (
     TaskCancelledError,
     WorkerCrashedError,
 )
+from sparkray.testing.faults import kill_random_worker
 from sparkray.util import state
 from sparkray.util.placement_group import placement_group, remove_placement_group
 from sparkray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -147,9 +148,7 @@ class Works:
 
     def killed_workers(self) -> None:
         refs = [nap.remote(0.05) for _ in range(20)]
-        if workers := worker_processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                self._random.choice(workers).kill()
+        kill_random_worker(self._random)
         assert get(refs) == [1] * 20
 
     def cancelled_tasks(self) -> None:
@@ -182,8 +181,8 @@ class Works:
     def killed_actors(self) -> None:
         actor = Tree.remote()
         pid = get(actor.pid.remote())
-        with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(pid).kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         until(lambda: get(actor.pid.remote()) != pid)
         if self._random.random() < 0.5:
             sparkray.kill(actor)
@@ -207,17 +206,6 @@ class Works:
         remove_placement_group(group)
         for ref in refs:
             may_fail(ref, SparkrayError)
-
-
-def worker_processes() -> list[psutil.Process]:
-    """Return the workers of this session's own node: children of its zygotes."""
-    me = psutil.Process()
-    found = []
-    for node in me.children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for zygote in node.children():
-                found += zygote.children()
-    return found
 
 
 def at_once(works: list[Callable[[], None]]) -> list[str]:

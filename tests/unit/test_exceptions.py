@@ -22,6 +22,7 @@ SAMPLES: list[SparkrayError] = [
     exceptions.TaskError("f", "Traceback", ValueError("no"), "pid=1, host"),
     exceptions.TaskCancelledError("f 0a"),
     exceptions.GetTimeoutError(1.5, "1 object"),
+    exceptions.TaskTimeoutError("f 0a", 1.5, "process 1 on host"),
     exceptions.UnschedulableError("{CPU: 64}", "n1 {CPU: 4}", "add a node"),
     exceptions.PlacementGroupRemovedError("why"),
     exceptions.ActorAlreadyExistsError("why"),

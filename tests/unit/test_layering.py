@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark": LIBRARY | WIRE | {"launch"},
     "dashboard": WIRE,
     "testing": WIRE | {PUBLIC, "launch"},
+    "testing.faults": WIRE | {PUBLIC, "launch", "runtime", "testing"},
 }
 
 #: Parts, folders or modules that hold decisions: no sockets, no clock of their own.

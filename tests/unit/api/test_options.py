@@ -39,6 +39,7 @@ GOOD: list[tuple[str, Any]] = [
     ("scheduling_strategy", NodeAffinitySchedulingStrategy(NODE)),
     ("label_selector", {"zone": "a", "tier": "!spot", "disk": "in(ssd, nvme)"}),
     ("generator_backpressure_num_objects", 1),
+    ("timeout_s", 1.5),
 ]
 WRONG_TYPE: list[tuple[str, Any]] = [
     ("num_cpus", "2"),
@@ -65,6 +66,8 @@ WRONG_TYPE: list[tuple[str, Any]] = [
     ("label_selector", {"zone": 1}),
     ("label_selector", {"zone": ["a", "b"]}),
     ("generator_backpressure_num_objects", "2"),
+    ("timeout_s", "2"),
+    ("timeout_s", True),
 ]
 WRONG_VALUE: list[tuple[str, Any]] = [
     ("num_cpus", -1),
@@ -91,6 +94,10 @@ WRONG_VALUE: list[tuple[str, Any]] = [
     ("label_selector", {"zone": "in(a"}),
     ("label_selector", {"": "a"}),
     ("generator_backpressure_num_objects", 0),
+    ("timeout_s", 0),
+    ("timeout_s", -1.0),
+    ("timeout_s", math.inf),
+    ("timeout_s", math.nan),
 ]
 
 

@@ -1,9 +1,7 @@
 """Every message survives the way over the wire, and nothing else gets in."""
 
 import contextlib
-import types
-import typing
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,50 +11,7 @@ from hypothesis import strategies as st
 from sparkray.exceptions import ProtocolError
 from sparkray.protocol import codec, control, messages
 from sparkray.protocol.framing import FrameDecoder, frame
-
-CHANNEL = get_args(messages.ChannelMessage)
-CONTROL = sorted(
-    {
-        kind
-        for calls in (control.HEAD_CALLS, control.HEAD_AGENT_CALLS, control.AGENT_CALLS)
-        for pair in calls.values()
-        for kind in pair
-    }
-    | {control.UpItem, control.DownItem},
-    key=lambda kind: kind.__name__,
-)
-SCALARS: dict[Any, st.SearchStrategy[Any]] = {
-    int: st.integers(-(2**63), 2**63 - 1),
-    float: st.floats(allow_nan=False),
-    str: st.text(max_size=8),
-    bytes: st.binary(max_size=8),
-    bool: st.booleans(),
-    type(None): st.none(),
-}
-
-
-def _values(kind: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for the values of a field's type."""
-    if kind in SCALARS:
-        return SCALARS[kind]
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return _instances(kind)
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return st.one_of(*map(_values, inner))
-    if origin is list:
-        return st.lists(_values(inner[0]), max_size=2)
-    if origin is tuple and inner[1:] == (...,):
-        return st.lists(_values(inner[0]), max_size=2).map(tuple)
-    if origin is tuple:
-        return st.tuples(*map(_values, inner))
-    assert origin is dict, f"no strategy for {kind}"
-    return st.dictionaries(_values(inner[0]), _values(inner[1]), max_size=2)
-
-
-def _instances(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
-    hints = typing.get_type_hints(kind)
-    return st.builds(kind, **{f: _values(hints[f]) for f in kind.__struct_fields__})
+from tests.wire import CHANNEL, CONTROL, instances
 
 
 @pytest.mark.parametrize("kind", CHANNEL, ids=lambda kind: kind.__name__)
@@ -65,7 +20,7 @@ def _instances(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
 def test_a_channel_message_arrives_as_it_was_sent(
     kind: Any, data: st.DataObject
 ) -> None:
-    message = data.draw(_instances(kind))
+    message = data.draw(instances(kind))
     (body,) = FrameDecoder().feed(frame(codec.encode(message)))
     arrived = codec.decode_channel(body)
     assert type(arrived) is kind
@@ -78,7 +33,7 @@ def test_a_channel_message_arrives_as_it_was_sent(
 def test_a_control_message_arrives_as_it_was_sent(
     kind: Any, data: st.DataObject
 ) -> None:
-    message = data.draw(_instances(kind))
+    message = data.draw(instances(kind))
     assert codec.decode_as(kind, codec.encode(message)) == message
 
 

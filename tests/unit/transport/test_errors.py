@@ -22,6 +22,7 @@ EXAMPLES: list[Exception] = [
     exceptions.TaskError("f", "Traceback ...", None, "pid 1, host"),
     exceptions.TaskCancelledError("f 00ff"),
     exceptions.GetTimeoutError(1.5, "one object of f"),
+    exceptions.TaskTimeoutError("f", 1.5, "process 1 on host"),
     exceptions.UnschedulableError("{CPU: 64}", "{CPU: 4}", "add a node"),
     exceptions.PlacementGroupRemovedError("group 00ff"),
     exceptions.ActorAlreadyExistsError("a"),
