@@ -70,8 +70,10 @@ if wheel.name.startswith(f"sparkray-{found.version}-"):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/RECORD")]
         lines = archive.read(name).decode().splitlines()
-    files = {line for line in lines if line.startswith("sparkray/")}  # each with its hash
-    print("same" if files <= set((found.read_text("RECORD") or "").splitlines()) else "other")
+    ours = (found.read_text("RECORD") or "").splitlines()
+    sources = [{line for line in some if line.startswith("sparkray/") and ".pyc" not in line}
+               for some in (lines, ours)]  # each with its hash
+    print("same" if sources[0] == sources[1] else "other")
 END
     )
 }
@@ -83,14 +85,20 @@ install() {
         [[ -e $requirement ]] || fail "SPARKRAY_REQUIREMENT: there is no $requirement"
         requirement=$(realpath -- "$requirement")
         options+=("--find-links=$(dirname -- "$requirement")")
-        case $requirement in *.whl) found=$(compare "$requirement") ;; esac
+        case $requirement in *.whl)
+            found=$(compare "$requirement") || fail "$requirement is no wheel" ;;
+        esac
         [[ $found != same ]] || return 0
-        [[ $found != other ]] || "$python" -m pip uninstall --quiet --yes sparkray
     fi
-    # Neither the token nor the settings are of interest to what pip may run.
-    (cd / && env -u SPARKRAY_TOKEN PIP_ROOT_USER_ACTION=ignore \
-        "$python" -m pip install "${options[@]}" "$requirement") ||
+    # What the requirement needs comes first: the second step fetches nothing.
+    pip_install "${options[@]}" "$requirement" || fail "cannot install $requirement for $python"
+    [[ $found != other ]] || pip_install "${options[@]}" --force-reinstall --no-deps "$requirement" ||
         fail "cannot install $requirement for $python"
+}
+
+# Neither the token nor the settings are of interest to what pip may run.
+pip_install() {
+    (cd / && env -u SPARKRAY_TOKEN PIP_ROOT_USER_ACTION=ignore "$python" -m pip install "$@")
 }
 
 log_dir() {

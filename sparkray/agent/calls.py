@@ -107,7 +107,8 @@ class RuntimeCalls:
         self._fleet.spent(member.worker_id)
 
     def _keep(self, member: Member, message: m.KeepObjects) -> None:
-        self._objects.keep(message.object_ids, member.job_id)
+        if not self._jobs.has_ended(member.job_id):
+            self._objects.keep(message.object_ids, member.job_id)
 
     def _flush_logs(self, member: Member, message: m.FlushLogs) -> None:
         self._flush()

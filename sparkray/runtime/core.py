@@ -118,6 +118,7 @@ class Runtime:
         self.canceller = Canceller(shared, self.ownership, self.submitter)
         self.ownership.settle = self.submitter.settle
         self.ownership.copies_lost = self.submitter.recovery.copies_lost
+        self.ownership.bring_here = self.submitter.recovery.bring_here
         self.worker_id = options.worker_id or bytes(ids.new_worker_id())
         shared.prefix = self.worker_id
         contexts = tls.contexts() if options.host else None

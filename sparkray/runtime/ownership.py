@@ -92,6 +92,10 @@ class Ownership:
         self.copies_lost: Callable[
             [Entry, Collection[bytes], str], ObjectLostError | None
         ]
+        #: See `Recovery.bring_here`.
+        self.bring_here: Callable[
+            [Entry, Collection[bytes], Address, Callable[[str], None]], bool
+        ]
 
     def entry_of(self, ref: ObjectRef) -> Entry:
         """Return the entry of a ref of this session.
@@ -150,24 +154,22 @@ class Ownership:
         nodes only, or holds refs itself.  Copies are kept from now on until the owner
         frees them, or else the job ends.
         """
-        owner = entry.owner
-        if owner is None and not self.bequeaths:
+        mine = entry.owner is None
+        if not (self.bequeaths if mine else entry.kept):
             return ()
-        if owner is not None and self._shared.peers.is_connected(owner.worker_id):
-            return ()  # it can be asked
         if entry.contains or entry.state not in (INLINE, STORED):
             return ()
         if entry.state == INLINE:
             return entry.value, entry.size, []
-        here = self._shared.address.node_id
-        if entry.owner is None and not entry.kept:
-            if all(source.node_id != here for source in entry.sources or ()):
+        stores = entry.sources or []
+        if mine:
+            stores = stores[:1]  # the original; what others have may be dropped
+            if not stores or stores[0].node_id != self._shared.address.node_id:
                 return ()
-            self._shared.agent.send(KeepObjects([entry.id]))
-            entry.kept = True
-        if not entry.kept:
-            return ()
-        return None, entry.size, [(s.node_id, s.flight) for s in entry.sources or ()]
+            if not entry.kept:
+                self._shared.agent.send(KeepObjects([entry.id]))
+                entry.kept = True
+        return None, entry.size, [(s.node_id, s.flight) for s in stores]
 
     def inherit(
         self,
@@ -178,7 +180,10 @@ class Ownership:
     ) -> None:
         """A ref came with what is known of its object: there is nothing to ask."""
         entry = self._table.entries.get(object_id)
-        if entry is None or entry.owner is None or entry.state != PENDING:
+        if entry is None or entry.owner is None:
+            return
+        if entry.state != PENDING:
+            entry.kept = entry.kept or (entry.state == STORED and value is None)
             return
         entry.kept, entry.size = True, size
         if value is not None:
@@ -294,25 +299,46 @@ class Ownership:
         self._shared.peers.send(borrower, ready)
 
     def on_get(self, channel: Channel, messages: Sequence[GetObject]) -> None:
-        borrower: Address = channel.peer.address
         with self._shared.lock:
             for message in messages:
-                entry = self._table.entries.get(message.object_id)
-                if entry is None:
-                    channel.send(frame(encode(_freed(message.object_id))))
-                    continue
-                lost = None
-                if message.reason and entry.owner is None:
-                    lost = self.copies_lost(entry, message.tried, message.reason)
-                if lost is not None:
-                    channel.send(frame(encode(_failed(entry.id, lost))))
-                elif entry.state == PENDING:
-                    if entry.waiters is None:
-                        entry.waiters = []
-                    entry.waiters.append(_Asker(self, borrower))
-                    self.ask_owner(entry)
-                else:
-                    self.answer(borrower, entry, message.tried)
+                self._get(channel, message)
+
+    def _get(self, channel: Channel, message: GetObject) -> None:
+        borrower: Address = channel.peer.address
+        entry = self._table.entries.get(message.object_id)
+        if entry is None:
+            channel.send(frame(encode(_freed(message.object_id))))
+            return
+        if message.reason and entry.owner is None:
+            known = entry
+
+            def brought(why: str) -> None:
+                reason = (
+                    f"{message.reason}; its owner: {why}" if why else message.reason
+                )
+                self._say(channel, known, message.tried, reason)
+
+            if self.bring_here(entry, message.tried, borrower, brought):
+                return
+        self._say(channel, entry, message.tried, message.reason)
+
+    def _say(
+        self, channel: Channel, entry: Entry, tried: Sequence[bytes], reason: str
+    ) -> None:
+        """Answer a borrower now, or when the object is there."""
+        borrower: Address = channel.peer.address
+        lost = None
+        if reason and entry.owner is None:
+            lost = self.copies_lost(entry, tried, reason)
+        if lost is not None:
+            channel.send(frame(encode(_failed(entry.id, lost))))
+        elif entry.state == PENDING:
+            if entry.waiters is None:
+                entry.waiters = []
+            entry.waiters.append(_Asker(self, borrower))
+            self.ask_owner(entry)
+        else:
+            self.answer(borrower, entry, tried)
 
     def on_ready(self, channel: Channel, messages: Sequence[ObjectReady]) -> None:
         with self._shared.lock:

@@ -97,12 +97,6 @@ class Peers:
         """Say who we are: needed before the first `connect`."""
         self._cluster_id, self._own = cluster_id, own
 
-    def is_connected(self, worker_id: bytes) -> bool:
-        """Tell whether there is a channel to a runtime; one that is gone has none."""
-        with self._lock:
-            channel = self._by_worker.get(worker_id)
-            return channel is not None and channel.is_open
-
     def connect(self, address: Address) -> Channel:
         """Return the channel to a runtime, opened if need be.  Any thread.
 

@@ -14,16 +14,16 @@ business of `state.lineage`.  The runtime's lock is held in all methods.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from sparkray.exceptions import ObjectLostError
 from sparkray.protocol import actors as p
 from sparkray.protocol.messages import (
     AddBorrower,
+    Address,
     FreeObjects,
     ObjectPinned,
-    ObjectSource,
     PinObject,
     ReturnValue,
 )
@@ -37,6 +37,7 @@ from sparkray.runtime.state.lineage import Input
 from sparkray.runtime.state.objects import FAILED, INLINE, PENDING, STORED, Entry
 from sparkray.runtime.state.scheduling import Again, Task
 from sparkray.store.serialize import serialize
+from sparkray.transport.errors import from_wire
 
 log = logging.getLogger(__name__)
 
@@ -57,15 +58,22 @@ class Recovery:
         self._ownership = ownership
         self._returns = returns
         self._submitter = submitter
+        #: Objects that this node is getting a copy of, and whom to tell.
+        self._bringing: dict[bytes, list[Callable[[str], None]]] = {}
 
     # --- what is lost ---
 
     def node_died(self, node_id: bytes) -> None:
         """What lay in its store is gone."""
+        gone: list[bytes] = []
         for entry in self._table.entries.values():
             sources = entry.sources
             if sources and any(s.node_id == node_id for s in sources):
                 entry.sources = [s for s in sources if s.node_id != node_id]
+                if not entry.sources and entry.id in self._bringing:
+                    gone.append(entry.id)
+        for object_id in gone:  # its answer may be long in coming
+            self._end_bringing(object_id, "no node that had it is alive")
 
     def copies_lost(
         self, entry: Entry, tried: Collection[bytes], reason: str
@@ -79,41 +87,6 @@ class Recovery:
             return None
         if any(source.node_id not in tried for source in entry.sources or ()):
             return None
-        if entry.sources and self._shared.address.node_id not in tried:
-            self._bring_here(entry, entry.sources, reason)
-            return None
-        return self._give_up(entry, reason)
-
-    def _bring_here(
-        self, entry: Entry, sources: list[ObjectSource], reason: str
-    ) -> None:
-        """Copy an object to this node: it may be only the reader that does not reach
-        those that have it."""
-        entry.state = PENDING
-        entry.pins += 1
-
-        def arrived(answer: Any) -> None:  # on the I/O thread
-            with self._shared.lock:
-                if isinstance(answer, ObjectPinned):
-                    self._shared.note_unmapped(entry.id)
-                    if entry.state == PENDING:
-                        entry.sources = [self._shared.here(), *(entry.sources or ())]
-                        entry.settle(STORED, b"")
-                elif entry.state == PENDING:
-                    entry.state = STORED
-                    lost = self._give_up(entry, reason)
-                    if lost is not None:
-                        _fail(entry, serialize(lost).to_bytes())
-                self._table.unpin([entry])
-                self._submitter.settle()
-                self._shared.settle_releases()
-
-        self._shared.agent.request(
-            lambda call: PinObject(call, entry.id, sources), arrived
-        )
-
-    def _give_up(self, entry: Entry, reason: str) -> ObjectLostError | None:
-        """No copy can be read: have the object made again, or return why not."""
         why = self._why_not(entry)
         if not entry.sources:
             reason = "no node that had it is alive"
@@ -122,6 +95,60 @@ class Recovery:
         log.info("object %s is made again: %s", entry.id.hex(), reason)
         self._make_again(entry)
         return None
+
+    def bring_here(
+        self,
+        entry: Entry,
+        tried: Collection[bytes],
+        reader: Address,
+        then: Callable[[str], None],
+    ) -> bool:
+        """Copy an object to this node, for a reader that does not reach those that have
+        it: it may be that only the two do not reach one another.
+
+        Args:
+            then: called once it is here, or cannot be had: with why.
+
+        Returns:
+            False if there is nothing to try: ``then`` will not be called.
+        """
+        here, sources = self._shared.here(), entry.sources or []
+        if entry.state != STORED or not sources or here.node_id == reader.node_id:
+            return False
+        if any(source.node_id not in tried for source in sources):
+            return False
+        if here.node_id in tried:
+            return False
+        waiting = self._bringing.get(entry.id)
+        if waiting is not None:
+            waiting.append(then)
+            return True
+        self._bringing[entry.id] = [then]
+        self._shared.agent.request(
+            lambda call: PinObject(call, entry.id, sources),
+            lambda answer: self._brought(entry, answer),
+        )
+        return True
+
+    def _brought(self, entry: Entry, answer: Any) -> None:
+        """The agent has a copy, or has none.  I/O thread, the lock is not held."""
+        why = ""
+        if isinstance(answer, ObjectPinned):
+            self._shared.note_unmapped(entry.id)
+        else:
+            why = str(from_wire(answer.error))
+        with self._shared.lock:
+            here = self._shared.here()
+            known = {source.node_id for source in entry.sources or ()}
+            if not why and entry.state == STORED and here.node_id not in known:
+                self._ownership.copy_made(entry, here)
+            self._end_bringing(entry.id, why)
+
+    def _end_bringing(self, object_id: bytes, why: str) -> None:
+        for then in self._bringing.pop(object_id, ()):
+            then(why)
+        self._submitter.settle()
+        self._shared.settle_releases()
 
     def _why_not(self, entry: Entry) -> str:
         """Return why an object cannot be made again, "" if it can."""
@@ -165,6 +192,7 @@ class Recovery:
         that node has made the object again.  They go with their owner.
         """
         entry.state, entry.sources, entry.value = PENDING, None, b""
+        entry.kept = False
         contains, entry.contains = entry.contains, None
         if contains:
             self._table.unpin(contains)

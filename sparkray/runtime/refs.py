@@ -68,13 +68,15 @@ hooks = _Hooks()
 #: value (None: it is in stores), its size, and node and Flight address of each store.
 Bequest = tuple[()] | tuple[bytes | None, int, list[tuple[bytes, str]]]
 ADDRESS_FIELDS: Final = 5
+#: So much of small values goes with the refs in one result.
+BEQUEST_BYTES: Final = 1 << 20
 
 
 class _Pickling(threading.local):
     """The refs met by the serialization under way in this thread."""
 
     met: list[ObjectRef] | None = None
-    bequeath = False
+    bequest_bytes = 0  #: so much of small values may still go along
 
 
 _pickling = _Pickling()
@@ -85,22 +87,23 @@ class collecting:
 
     Args:
         bequeath: what is known of their objects goes along, for this process may end
-            before whoever gets them does.
+            before whoever gets them does; of small ones the values, `BEQUEST_BYTES` in
+            all.
     """
 
-    __slots__ = ("_before", "_bequeath")
+    __slots__ = ("_before", "_bequest_bytes")
 
     def __init__(self, *, bequeath: bool = False) -> None:
-        self._bequeath = bequeath
+        self._bequest_bytes = BEQUEST_BYTES if bequeath else 0
 
     def __enter__(self) -> list[ObjectRef]:
-        self._before = _pickling.met, _pickling.bequeath
+        self._before = _pickling.met, _pickling.bequest_bytes
         met: list[ObjectRef] = []
-        _pickling.met, _pickling.bequeath = met, self._bequeath
+        _pickling.met, _pickling.bequest_bytes = met, self._bequest_bytes
         return met
 
     def __exit__(self, *exc_info: object) -> None:
-        _pickling.met, _pickling.bequeath = self._before
+        _pickling.met, _pickling.bequest_bytes = self._before
 
 
 class ObjectRef(Generic[T]):
@@ -157,8 +160,9 @@ class ObjectRef(Generic[T]):
         if _pickling.met is not None:
             _pickling.met.append(self)
             bequest: Bequest = ()
-            if _pickling.bequeath or self._owner is not None:
+            if _pickling.bequest_bytes > 0 or self._owner is not None:
                 bequest = runtime.bequest_of(self)
+                _pickling.bequest_bytes -= len(bequest[0] or b"") if bequest else 0
         else:
             runtime.share_out_of_band(self)
             bequest = runtime.bequest_of(self)

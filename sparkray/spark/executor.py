@@ -244,11 +244,19 @@ def _share(cores: float, *, neighbours: float, with_head: bool) -> sizing.Share:
 
 
 def _own_address(host_name: str, head: str) -> str:
-    """Return the address under which Spark knows this executor, if it is ours."""
+    """Return the address under which Spark knows this executor, if it is ours; else
+    the one that the head sees.
+
+    Raises:
+        OSError: there is none.
+    """
     host, _, port = head.rpartition(":")
     near = addresses.is_loopback(host)
     address = addresses.own_address(host_name, loopback=near)
-    return address or addresses.address_towards(host.strip("[]"), int(port))
+    address = address or addresses.address_towards(host.strip("[]"), int(port))
+    if not address:
+        raise OSError(f"{os.uname().nodename} has no IPv4 address towards {head}")
+    return address
 
 
 def _row(executor: str, said: dict[str, str]) -> Any:

@@ -248,7 +248,7 @@ class Launcher:
             for row in one.mapInArrow(task, SCHEMA).collect():
                 self._note(number, row["state"], row["detail"])
         except Exception as error:  # whatever Spark raises: kept for the message
-            text, hopeless = cause_of(str(error))
+            text, hopeless = cause_of(error)
             self._note(number, "refused" if hopeless else "failed", text)
         finally:
             with self._lock:

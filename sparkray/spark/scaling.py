@@ -93,9 +93,11 @@ class Scaler:
         return Step(self.target, () if at_work else self._spare(look))
 
     def to_come(self, nodes: int) -> int:
-        """Return by how many nodes this cluster could grow: where Spark alone limits
-        it, by as many as there are."""
-        return max(0, nodes if self._limits.most is None else self._limits.most - nodes)
+        """Return by how many nodes this cluster could grow soon: no limit is a promise
+        of Spark's to have so many executors."""
+        soon = max(1, 2 * nodes)
+        most = self._limits.most
+        return soon if most is None else max(0, min(soon, most - nodes))
 
     def left(self, node_id: bytes) -> None:
         """A node was asked to leave and does."""

@@ -312,7 +312,7 @@ class SparkCluster:
                 _log.debug("cannot look after the nodes now: %s", error)
 
 
-#: The clusters that this process keeps: one at most.
+#: The clusters that this process keeps, as a rule one.
 _running: set[SparkCluster] = set()
 
 

@@ -209,14 +209,20 @@ large = sparkray.remote(lambda size: bytes(size)).options(
     scheduling_strategy=soft(by_name[LOST], soft=True)
 ).remote(10_000_000)
 sparkray.wait([large], fetch_local=False)
-while len(sparkray.get(gate.all.remote())) < 3:
-    time.sleep(0.05)
+
+@sparkray.remote
+def stay_once():
+    tell_host("once")
+    time.sleep(600)
+
 options = {"max_retries": 0, "num_cpus": 0, **on(by_name[LOST])}
-mortal = sparkray.remote(time.sleep).options(**options).remote(600)
+mortal = stay_once.options(**options).remote()
+while len(sparkray.get(gate.all.remote())) < 4:
+    time.sleep(0.05)
 tell(nodes=by_name)
 wait_for_line()                       # the host is lost now
 lost_s = time.monotonic()
-while len(sparkray.get(gate.all.remote())) < 4:
+while len(sparkray.get(gate.all.remote())) < 5:
     time.sleep(0.05)
 again_s = time.monotonic() - lost_s
 sparkray.get(gate.open_it.remote())

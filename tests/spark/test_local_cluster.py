@@ -217,14 +217,14 @@ def test_a_notebook_that_is_detached_gives_all_slots_back_though_spark_goes_on(
             line = notebook.stdout.readline()
             assert line, notebook.wait()
             said = json.loads(line) if line.startswith("{{") else {{}}
-        tell(nodes=said["nodes"], held=jobs(spark))
+        held = jobs(spark)
         notebook.kill()
         notebook.communicate()
         began = time.monotonic()
         while jobs(spark):
             assert time.monotonic() < began + 60
             time.sleep(0.05)
-        tell(action=action(spark, 2))
+        tell(nodes=said["nodes"], held=held, action=action(spark, 2))
         """
     )
     assert told == {"nodes": 2, "held": 2, "action": 2}

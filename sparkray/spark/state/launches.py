@@ -42,7 +42,9 @@ class Launches:
         """The node of a job is there."""
         if number not in self._joined:
             self._joined.add(number)
+            self.failure, self.hopeless = "", False
             self._in_a_row, self._not_before_s = 0, 0.0
+            self._told.clear()
 
     def failed(self, number: int, text: str, now_s: float, *, hopeless: bool) -> bool:
         """A job failed; tell whether that is news.
@@ -51,13 +53,15 @@ class Launches:
         """
         if number in self._joined:
             return False
-        first_s, most_s = PAUSE_S
-        pause_s = min(most_s, first_s * 2 ** min(self._in_a_row, 16))
-        self._in_a_row += 1
-        self._not_before_s = now_s + pause_s
+        if now_s >= self._not_before_s:  # else one of several that failed together
+            first_s, most_s = PAUSE_S
+            pause_s = min(most_s, first_s * 2 ** min(self._in_a_row, 16))
+            self._in_a_row += 1
+            self._not_before_s = now_s + pause_s
         self.failure, self.hopeless = text, hopeless
-        is_news = text not in self._told
-        self._told.add(text)
+        gist = re.sub(r"[0-9]+", "", text)  # process ids and the like are no news
+        is_news = gist not in self._told
+        self._told.add(gist)
         return is_news
 
     def may_launch(self, now_s: float) -> bool:
@@ -65,20 +69,23 @@ class Launches:
         return now_s >= self._not_before_s
 
 
-def cause_of(text: str) -> tuple[str, bool]:
+def cause_of(error: Exception) -> tuple[str, bool]:
     """Read an error of Spark: why a job failed, and whether all will for that reason.
 
-    The error of a function in Python is the last line of the traceback in it; what else
-    Spark raises says it in its first line.
+    The error of a function in Python is the last line of the last traceback in it; what
+    else Spark raises says it in its first line.
     """
-    missing = _MISSING.search(text)
-    if missing is not None:
-        if missing[1].partition(".")[0] == "sparkray":
-            return MISSING_HELP, True
-        return f"{MISSING_HELP}; it lacks {missing[1]}, which sparkray needs", True
+    text = str(error)
     lines = [line for line in text.splitlines() if line.strip()]
-    _, traceback, rest = text.partition("Traceback (most recent call last):\n")
+    cause = f"{type(error).__name__}: {lines[0] if lines else 'it says no more'}"
+    _, traceback, rest = text.rpartition("Traceback (most recent call last):\n")
     if traceback:
-        ends = [line for line in rest.splitlines() if _PYTHON_ERROR.match(line)]
-        lines = ends or lines
-    return (lines[0] if lines else "Spark gave no reason")[:500], False
+        python = rest.partition("\nJVM stacktrace:")[0].splitlines()
+        ends = [line for line in python if _PYTHON_ERROR.match(line)]
+        cause = ends[0] if ends else cause
+    missing = _MISSING.search(cause)
+    if missing is None:
+        return cause[:500], False
+    if missing[1].partition(".")[0] == "sparkray":
+        return MISSING_HELP, True
+    return f"{MISSING_HELP}; it lacks {missing[1]}, which sparkray needs", True

@@ -111,10 +111,13 @@ class Accounting:
         ]
 
     def pass_on(self, object_ids: Iterable[bytes], owner: bytes) -> None:
-        """Objects have another owner from now on; unknown ones are passed over."""
+        """Objects have another owner from now on, those too that are still written;
+        unknown ones are passed over."""
         for object_id in object_ids:
             if (stored := self._objects.get(object_id)) is not None:
                 stored.owner = owner
+            for room in self._rooms.creates_of(object_id):
+                room.heir = owner
 
     def waits_for_room(self, object_id: bytes) -> bool:
         """Whether a restore or a copy of this object waits for room in memory."""
@@ -190,7 +193,7 @@ class Accounting:
             self._objects[object_id] = StoredObject(
                 object_id,
                 room.size_bytes,
-                owner,
+                room.heir or owner,
                 room.primary,
                 ObjectState.SEALED,
                 segment,

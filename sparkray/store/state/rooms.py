@@ -26,6 +26,7 @@ class Room:
     restores: StoredObject | None = None
     segment: Segment | None = None  #: once granted
     freed: bool = False  #: nobody wants the object any more
+    heir: bytes = b""  #: who owns the object once it is written, if not its maker
 
     def granted(self, *, fresh: bool) -> Action:
         """Return what the caller has to do now that there is room."""

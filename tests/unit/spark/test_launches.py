@@ -37,12 +37,21 @@ def test_each_failure_waits_longer_than_the_one_before_up_to_a_limit() -> None:
     assert pauses == sorted(pauses) and pauses[-1] == PAUSE_S[1]
 
 
-def test_a_node_that_joins_ends_the_pause() -> None:
+def test_several_that_fail_together_count_once() -> None:
     launches = Launches()
-    launches.failed(1, "no", 0.0, hopeless=False)
+    for number in range(8):
+        launches.failed(number, "no", 0.1 * (number % 4), hopeless=False)
+    assert not launches.may_launch(0.4) and launches.may_launch(0.5)
+
+
+def test_a_node_that_joins_ends_the_pause_and_all_is_well_again() -> None:
+    launches = Launches()
+    launches.failed(1, "no", 0.0, hopeless=True)
     assert not launches.may_launch(0.1)
     launches.joined(2)
     assert launches.may_launch(0.1)
+    assert not launches.failure and not launches.hopeless
+    assert launches.failed(3, "no", 1.0, hopeless=False)  # news again
 
 
 def test_a_joined_node_that_is_seen_again_does_not() -> None:
@@ -64,20 +73,20 @@ def test_the_same_failure_is_news_once() -> None:
     launches = Launches()
     told = [
         launches.failed(number, text, 0.0, hopeless=False)
-        for number, text in enumerate(["a", "a", "b", "a"])
+        for number, text in enumerate(["a, pid 1", "a, pid 22", "b", "a, pid 1"])
     ]
     assert told == [True, False, True, False]
 
 
 @pytest.mark.parametrize("name", ["sparkray", "sparkray.spark"])
 def test_executors_without_sparkray_are_told_to_get_it(name: str) -> None:
-    text, hopeless = cause_of(MISSING.format(name=name))
+    text, hopeless = cause_of(RuntimeError(MISSING.format(name=name)))
     assert hopeless
     assert "cannot import sparkray" in text and "lacks" not in text
 
 
 def test_a_missing_dependency_is_named() -> None:
-    text, hopeless = cause_of(MISSING.format(name="msgspec"))
+    text, hopeless = cause_of(RuntimeError(MISSING.format(name="msgspec")))
     assert hopeless
     assert "it lacks msgspec" in text
 
@@ -91,15 +100,26 @@ def test_a_missing_dependency_is_named() -> None:
     ],
 )
 def test_the_cause_is_the_last_line_of_the_traceback(line: str) -> None:
-    assert cause_of(RAISED.format(line=line)) == (line, False)
+    text = RAISED.format(line=line)
+    assert cause_of(RuntimeError(text)) == (line, False)
+    before = text.replace("JVM stacktrace:", "During handling, another:\n" + text)
+    assert cause_of(RuntimeError(before)) == (line, False)
+
+
+def test_an_import_that_failed_on_the_way_is_not_the_cause() -> None:
+    first = RAISED.format(line="ModuleNotFoundError: No module named 'fast_json'")
+    then = RAISED.format(line="ValueError: not JSON")
+    assert cause_of(RuntimeError(first + then)) == ("ValueError: not JSON", False)
 
 
 def test_other_errors_of_spark_say_their_first_line() -> None:
     text = "\nJob aborted due to stage failure: lost\n\tat org.apache.spark.A.b(A:1)\n"
-    assert cause_of(text) == ("Job aborted due to stage failure: lost", False)
+    cause = "OSError: Job aborted due to stage failure: lost"
+    assert cause_of(OSError(text)) == (cause, False)
+    assert cause_of(KeyError("x")) == ("KeyError: 'x'", False)
 
 
 @given(st.text())
 def test_a_cause_is_found_in_any_text(text: str) -> None:
-    cause, _ = cause_of(text)
+    cause, _ = cause_of(RuntimeError(text))
     assert 0 < len(cause) <= 500

@@ -50,7 +50,9 @@ def test_a_cluster_begins_with_its_least_number_of_nodes() -> None:
     assert scaler(least=2).look(Look(0.0, [])).target == 2
 
 
-@pytest.mark.parametrize(("most", "to_come"), [(5, 3), (2, 0), (1, 0), (None, 2)])
+@pytest.mark.parametrize(
+    ("most", "to_come"), [(5, 3), (2, 0), (1, 0), (None, 4), (100, 4)]
+)
 def test_a_cluster_tells_by_how_many_nodes_it_could_grow(
     most: int | None, to_come: int
 ) -> None:
