@@ -152,13 +152,14 @@ class BecomeActor(msgspec.Struct):
 
     Repeatable: the worker ignores a second one.
     Answer: `Ok` at once; `ActorNews` once the constructor has ended.
-    Errors: KeyError (the worker is gone).
+    Errors: ClusterError (the worker or the lease is gone).
     """
 
     worker_id: bytes
     actor_id: bytes
     incarnation: int
     creation: bytes
+    lease_id: bytes = b""  #: of the worker; b"": whatever it has
 
 
 class ActorNews(msgspec.Struct):
