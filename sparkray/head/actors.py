@@ -41,8 +41,6 @@ LEASE_CALL_S: Final = 30.0
 CALL_S: Final = 10.0
 #: How long to pause when nobody can give a worker now.
 RETRY_S: Final = 0.1
-#: Marks a lease that is kept for as long as its actor lives.
-ACTOR: Final = "ACTOR"
 
 
 class ActorDesk:
@@ -309,7 +307,7 @@ def _holder(actor: Actor) -> Address:
 
 def _lease_spec(spec: LeaseSpec) -> LeaseSpec:
     asked = spec.strategy
-    strategy = Strategy(ACTOR, group_id=asked.group_id, bundle=asked.bundle)
+    strategy = Strategy(p.ACTOR, group_id=asked.group_id, bundle=asked.bundle)
     return msgspec.structs.replace(spec, strategy=strategy)
 
 

@@ -16,6 +16,8 @@ import msgspec
 from sparkray.protocol.records import Address, LeaseSpec, Strategy
 from sparkray.protocol.task_channel import Argument
 
+#: Strategy of a lease that is kept for as long as its actor lives.
+ACTOR: Final = "ACTOR"
 #: States of an actor, as told to callers.
 PENDING: Final = "PENDING"
 ALIVE: Final = "ALIVE"

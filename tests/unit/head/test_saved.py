@@ -168,11 +168,10 @@ def test_actors_that_were_being_made_go_on() -> None:
     tables.actors.news(a.ActorNews(b"3", 1, "alive", None, "", b"", 1))
     disk.write(saved.changes(tables))
     read = disk.read().actors
-    first, second, _ = read.actors.values()
-    assert read.resume() == [
-        actor_state.Place(first, 1),
-        actor_state.Begin(second, 1),
-    ]
+    first, second = read.actors[b"1"], read.actors[b"2"]
+    effects = read.resume()
+    assert len(effects) == 2 and actor_state.Place(first, 1) in effects
+    assert actor_state.Begin(second, 1) in effects
 
 
 def test_a_new_head_frees_what_an_earlier_one_was_reserving() -> None:
