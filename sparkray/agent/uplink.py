@@ -201,28 +201,41 @@ class Uplink:
 
     async def _stream_for_ever(self) -> None:
         assert self._head is not None
-        pause_s = FIRST_PAUSE_S
         while True:
             try:
                 async for item in self._head.stream(
                     "Head", "Connect", self._items(), control.DownItem
                 ):
-                    pause_s = FIRST_PAUSE_S
                     self._on.item(item)
             except (SparkrayError, ConnectionError, TimeoutError) as error:
                 _log.info("the stream to the head broke: %s", error)
+            try:
+                await self._rejoin()
+            except ProtocolError as error:
+                self._on.cast_out(str(error))
+                return
+
+    async def _rejoin(self) -> None:
+        """Register again, as soon as the head is there.
+
+        Raises:
+            ProtocolError: it does not want this node any more.
+        """
+        pause_s = FIRST_PAUSE_S
+        while True:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
             try:
                 await self._register()
                 for job in self._on.registered():
                     await self.call("AddJob", job)
-                self._on.rejoined()
-            except ProtocolError as error:
-                self._on.cast_out(str(error))
-                return
+            except ProtocolError:
+                raise
             except (SparkrayError, ConnectionError, TimeoutError) as error:
                 _log.info("the head is away: %s", error)
+            else:
+                self._on.rejoined()
+                return
 
     async def _items(self) -> AsyncIterator[control.UpItem]:
         while True:
