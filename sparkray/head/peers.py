@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 from typing import Any, Final
 
+from sparkray import stacks
 from sparkray.exceptions import SparkrayError
 from sparkray.head.state.nodes import NodeTable
 from sparkray.protocol import control
 from sparkray.protocol.control import NodeInfo
-from sparkray.protocol.stacks import ListStacks, StackList
+from sparkray.protocol.stacks import ListStacks, ProcessStacks, StackList
 from sparkray.transport.client import Peer
 from sparkray.transport.tls import TLSFiles
 
@@ -24,10 +27,19 @@ class AgentPeers:
     Args:
         nodes: says where they are.
         token, tls: the cluster's.
+        is_process: the head has this process to itself.
     """
 
-    def __init__(self, nodes: NodeTable, token: bytes, tls: TLSFiles | None) -> None:
+    def __init__(
+        self,
+        nodes: NodeTable,
+        token: bytes,
+        tls: TLSFiles | None,
+        *,
+        is_process: bool = False,
+    ) -> None:
         self._nodes, self._token, self._tls = nodes, token, tls
+        self._is_process = is_process
         self._peers: dict[bytes, Peer] = {}
 
     async def call(
@@ -60,7 +72,29 @@ class AgentPeers:
     async def list_stacks(self) -> StackList:
         """Ask all agents at once; those that do not answer in time are named."""
         answers, missing = await self._ask_all("ListStacks", ListStacks)
-        return StackList([p for answer in answers for p in answer.processes], missing)
+        processes = [p for answer in answers for p in answer.processes]
+        if self._is_process:
+            own = await asyncio.to_thread(stacks.of_threads)
+            host_name = socket.gethostname()
+            processes.insert(0, ProcessStacks("head", host_name, os.getpid(), own))
+        return StackList(processes, missing)
+
+    async def has_ended(self, node_id: bytes, timeout_s: float) -> bool:
+        """Whether an agent's host says that nobody listens at its address.  A host that
+        says nothing may be cut off."""
+        info = self._nodes.get(node_id)
+        host, _, port = info.agent.rpartition(":") if info is not None else ("",) * 3
+        if not port:
+            return False
+        try:
+            connecting = asyncio.open_connection(host.strip("[]"), int(port))
+            _, writer = await asyncio.wait_for(connecting, timeout_s)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, asyncio.TimeoutError):
+            return False
+        writer.close()
+        return False
 
     async def _ask_all(
         self, method: str, request: Callable[[], Any]

@@ -29,6 +29,7 @@ from sparkray.head.state import packages, resuming, saved
 from sparkray.head.state.nodes import NodeState
 from sparkray.head.state.saved import Tables
 from sparkray.head.storage import Storage, load
+from sparkray.head.views import Views
 from sparkray.ids import new_job_id
 from sparkray.protocol import codec, control
 from sparkray.protocol.actors import DEAD, ActorRow, CreateActor
@@ -44,9 +45,6 @@ RECONNECT_S: Final = 2.0
 REPORTS: Final = 5
 #: While it is away, we try so often whether its process still listens.
 PROBE_S: Final = 0.1
-#: Changes are gathered for this long, and for longer the more nodes there are.
-VIEW_DELAY_S: Final = 0.02
-VIEW_DELAY_PER_NODE_S: Final = 0.001
 #: How long the nodes of a cluster that ends may take to leave.
 END_NODES_S: Final = 5.0
 #: How long an agent may take to say on its stream who it is.
@@ -101,7 +99,8 @@ class HeadService:
         self._storage, self._tables = _opened(state_file, cluster_id, settings)
         self.jobs, self.kv = self._tables.jobs, self._tables.kv
         self.nodes = self._tables.nodes
-        self.peers = AgentPeers(self.nodes, token, tls)
+        apart = state_file is not None
+        self.peers = AgentPeers(self.nodes, token, tls, is_process=apart)
         self.actors = ActorDesk(
             self._tables.actors,
             save=self.save,
@@ -141,8 +140,7 @@ class HeadService:
         self._links_changed = asyncio.Event()
         self._ending = False
         self._stream_number = 0
-        self._view_timer: asyncio.TimerHandle | None = None
-        self._last_view = b""
+        self._views = Views(self.nodes, self._outboxes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -195,10 +193,9 @@ class HeadService:
             await asyncio.wait_for(self._others_left(), END_NODES_S)
         for task in list(self._tasks):
             task.cancel()
-        for link in self._links.values():
-            link.outbox.close()
-        if self._view_timer is not None:
-            self._view_timer.cancel()
+        for outbox in self._outboxes():
+            outbox.close()
+        self._views.stop()
         await self.peers.close()
         if self._storage is not None:
             self._storage.close()
@@ -350,7 +347,7 @@ class HeadService:
         self._links[node_id] = link
         event = node_state.StreamOpened(link.number, time.monotonic())
         self._apply(self.nodes.handle(node_id, event))
-        link.outbox.put_view(self._encoded_view())
+        link.outbox.put_view(self._views.encoded())
         for info in self.nodes.dead():  # it may not have heard of these ends
             gone = control.NodeGone(info.node_id, info.reason)
             _send([link.outbox], DownItem(gone=gone))
@@ -400,20 +397,11 @@ class HeadService:
 
     async def _probe(self, node_id: bytes) -> None:
         """Find out quickly if the process of a node that is away has ended."""
-        info = self.nodes.get(node_id)
-        host, _, port = info.agent.rpartition(":") if info is not None else ("",) * 3
-        while port and self.nodes.state(node_id) in _ABSENT:
-            try:
-                connecting = asyncio.open_connection(host.strip("[]"), int(port))
-                _, writer = await asyncio.wait_for(connecting, RECONNECT_S)
-                writer.close()
-            except ConnectionRefusedError:
+        while self.nodes.state(node_id) in _ABSENT:
+            has_ended = await self.peers.has_ended(node_id, RECONNECT_S)
+            if has_ended and self.nodes.state(node_id) in _ABSENT:
                 gone = node_state.Gone("its agent's process ended")
-                if self.nodes.state(node_id) in _ABSENT:
-                    self._apply(self.nodes.handle(node_id, gone))
-                return
-            except (OSError, asyncio.TimeoutError):
-                pass  # its host may be cut off; the clock decides
+                self._apply(self.nodes.handle(node_id, gone))
             await asyncio.sleep(PROBE_S)
 
     def _farewell(self, node_id: bytes) -> control.NodeGone:
@@ -439,7 +427,7 @@ class HeadService:
     def _apply(self, effects: Iterable[node_state.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, node_state.ViewChanged):
-                self._send_view_soon()
+                self._views.changed()
                 self.groups.wake()
             else:
                 self._bury(effect.node_id, effect.reason)
@@ -461,24 +449,10 @@ class HeadService:
         self.actors.perform(self.actors.table.node_gone(node_id, reason))
 
     def _tell_all(self, item: DownItem) -> None:
-        _send([link.outbox for link in self._links.values()], item)
+        _send(self._outboxes(), item)
 
-    def _send_view_soon(self) -> None:
-        if self._view_timer is None:
-            delay_s = max(VIEW_DELAY_S, VIEW_DELAY_PER_NODE_S * len(self._links))
-            loop = asyncio.get_running_loop()
-            self._view_timer = loop.call_later(delay_s, self._send_view)
-
-    def _send_view(self) -> None:
-        self._view_timer = None
-        view = self._encoded_view()
-        if view != self._last_view:
-            self._last_view = view
-            for link in self._links.values():
-                link.outbox.put_view(view)
-
-    def _encoded_view(self) -> bytes:
-        return codec.encode(DownItem(view=control.ClusterView(self.nodes.alive())))
+    def _outboxes(self) -> list[Outbox]:
+        return [link.outbox for link in self._links.values()]
 
     async def _tick_for_ever(self) -> None:
         before_s = time.monotonic()
