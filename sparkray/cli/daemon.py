@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import importlib
 import json
 import logging
 import os
@@ -133,11 +134,13 @@ class Node:
             self._head = self._head_process(session, cluster_id, host, logs)
             self._head.begin()
         await agent.start()  # starts a zygote, which gets ready while grpc is loaded
-        port = await self._serve(agent, cluster_id, host)
-        head = f"{host}:{port}" if given.head else given.address
+        head = given.address
         if isinstance(self._head, HeadProcess):
+            importlib.import_module("sparkray.transport.server")  # grpc, meanwhile
             with _hint_if_taken():
                 head = await self._head.ready()
+        port = await self._serve(agent, cluster_id, host)
+        head = head or f"{host}:{port}"
         await agent.join(self._peer_of(head), f"{host}:{port}")
         about = self._about(session, cluster_id, host, head)
         about["warnings"] = agent.warnings
@@ -193,9 +196,8 @@ class Node:
 
         secrets: dict[str, Any] = {"token": self._token, "tls": self._tls}
         if not (self._given.head and self._given.local):
-            self._server, port = await server.serve(
-                agent.servicers(), host=host, port=0, **secrets
-            )
+            serving = server.serve(agent.servicers(), host=host, port=0, **secrets)
+            self._server, port = await serving
             return port
         from sparkray.head.service import HeadService
         from sparkray.head.serving import serve_head
@@ -204,11 +206,9 @@ class Node:
             cluster_id, self._settings, self._token, sparkray.__version__, self._tls
         )
         with _hint_if_taken():
+            where = {"host": host, "port": self._given.port}
             self._server, port = await serve_head(
-                *(self._head, agent.servicers()),
-                host=host,
-                port=self._given.port,
-                **secrets,
+                self._head, agent.servicers(), **where, **secrets
             )
         return port
 
