@@ -148,7 +148,9 @@ class HeadProcess:
         self._port = self._port_told(line)
 
     def _port_told(self, line: bytes) -> int:
-        said: dict[str, Any] = json.loads(line) if line else {}
+        said: dict[str, Any] = {}
+        with contextlib.suppress(ValueError):  # it may have died while it wrote
+            said = json.loads(line)
         if "errno" in said:
             raise OSError(said["errno"], said["error"])
         if "port" not in said:

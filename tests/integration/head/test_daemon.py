@@ -457,3 +457,24 @@ def test_a_head_that_dies_again_and_again_ends_its_node(
     assert left_of(about) == []
     (log,) = (tmp_path / "logs").glob("node-*.log")
     assert "given up" in log.read_text()
+
+
+def test_a_damaged_state_is_set_aside_and_the_nodes_come_back_all_the_same(
+    start: Start,
+) -> None:
+    head = start("--head")
+    node = start(f"--address={head.wait_ready()['head']}")
+    node.wait_ready()
+    head.call("KVPut", control.KVPut("ns", b"k", b"v", True))
+    before = {n.node_id for n in head.nodes()}
+    os.kill(head.head_pid, signal.SIGSTOP)
+    state = Path(head.about["session_dir"]) / "head.db"
+    Path(f"{state}-wal").unlink()
+    state.write_bytes(b"no database" * 1000)
+    killed_head(head)
+    until(lambda: {n.node_id for n in head.nodes() if n.alive} == before)
+    assert head.call("KVGet", control.KVGet("ns", b"k")).value is None
+    (aside,) = state.parent.glob("head.db.set-aside-*")
+    assert aside.read_bytes() == b"no database" * 1000
+    log = state.parent / "logs" / f"head-{head.head_pid}.log"
+    assert str(state) in log.read_text() and str(aside) in log.read_text()
