@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Final
 
 from sparkray.agent.fleet import DeathRecord, Fleet
@@ -19,12 +20,17 @@ from sparkray.exceptions import ClusterError
 from sparkray.protocol import actors as p
 from sparkray.protocol import codec
 from sparkray.protocol import messages as m
+from sparkray.protocol.messages import Lease
 
 _log = logging.getLogger(__name__)
 
 #: How many rows of dead actors are kept.
 MAX_DEAD: Final = 10_000
-NEWS_PAUSES_S: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
+NEWS_PAUSES_S: Final = (0.0, 0.2, 1.0, 5.0)
+LAST_PAUSE_S: Final = 15.0
+#: A worker that the head leased for an actor, and that does not become one for so
+#: long, is wanted no more: the head has died meanwhile.
+UNCLAIMED_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -43,6 +49,8 @@ class ActorDesk:
     Args:
         spawn: runs a coroutine beside everything else.
         gpu_ids: the devices that a leased worker has.
+        worker_of: the worker of a lease, None if that has ended.
+        give_back: ends a lease.
     """
 
     def __init__(
@@ -52,7 +60,10 @@ class ActorDesk:
         uplink: Uplink,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         gpu_ids: Callable[[bytes], list[str] | None],
+        worker_of: Callable[[bytes], bytes | None],
+        give_back: Callable[[bytes], None],
     ) -> None:
+        self._worker_of, self._give_back = worker_of, give_back
         self._members, self._fleet = members, fleet
         self._gpu_ids = gpu_ids
         self._uplink, self._spawn = uplink, spawn
@@ -102,15 +113,39 @@ class ActorDesk:
 
     # --- workers that are actors ------------------------------------------------------
 
+    def lent(self, leases: Iterable[Lease]) -> None:
+        """The head got workers for actors; it may die before it can tell them so."""
+        loop = asyncio.get_running_loop()
+        for lease in leases:
+            loop.call_later(UNCLAIMED_S, self._end_unclaimed, lease.lease_id)
+
+    def _end_unclaimed(self, lease_id: bytes) -> None:
+        worker_id = self._worker_of(lease_id)
+        if worker_id is not None and worker_id not in self._hosted:
+            _log.warning("the head does not use worker %s any more", worker_id.hex())
+            self._give_back(lease_id)
+
+    def strays(self) -> list[bytes]:
+        """Return workers that are actors of which the head says that they have ended,
+        or live elsewhere: it died before it could end them."""
+        return [
+            worker_id
+            for worker_id, hosted in self._hosted.items()
+            if (row := self._rows.get(hosted.actor_id)) is not None
+            and (row.state == p.DEAD or row.incarnation > hosted.incarnation)
+        ]
+
     def become(self, request: p.BecomeActor) -> None:
         """Make a leased worker an actor.
 
         Raises:
-            ClusterError: the worker is gone.
+            ClusterError: the worker or its lease is gone.
         """
         member = self._members.get(request.worker_id)
         if member is None:
             raise ClusterError(f"worker {request.worker_id.hex()} has ended")
+        if request.lease_id and self._worker_of(request.lease_id) != request.worker_id:
+            raise ClusterError(f"lease {request.lease_id.hex()} has ended")
         hosted = self._hosted.get(request.worker_id)
         if hosted is not None:
             if (hosted.actor_id, hosted.incarnation) == (
@@ -168,8 +203,8 @@ class ActorDesk:
         self._spawn(self._tell("ActorNews", news))
 
     async def _tell(self, method: str, request: Any) -> None:
-        """Tell the head; it may be away for a while."""
-        for pause_s in NEWS_PAUSES_S:
+        """Tell the head, however long it is away: nobody else can."""
+        for pause_s in chain(NEWS_PAUSES_S, repeat(LAST_PAUSE_S)):
             await asyncio.sleep(pause_s)
             try:
                 await self._uplink.call(method, request)

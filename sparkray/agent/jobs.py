@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from itertools import chain, repeat
 from typing import Any
 
 from sparkray.agent.channels import AgentChannel
@@ -26,7 +27,8 @@ _log = logging.getLogger(__name__)
 #: Log lines for a driver that does not read are dropped beyond this.
 MAX_LOG_BACKLOG_BYTES = 4 * 1024 * 1024
 #: Pauses between attempts to tell the head that a job ended.
-END_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
+END_PAUSES_S = (0.2, 1.0, 5.0)
+LAST_END_PAUSE_S = 30.0
 
 
 class JobDesk:
@@ -191,7 +193,7 @@ class JobDesk:
         return control.AddJob(info)
 
     async def _tell_end(self, job_id: bytes) -> None:
-        for pause_s in END_PAUSES_S:
+        for pause_s in chain(END_PAUSES_S, repeat(LAST_END_PAUSE_S)):
             try:
                 await self._uplink.call("EndJob", control.JobEnded(job_id))
                 return

@@ -377,6 +377,13 @@ class LeaseDesk:
             )
         )
 
+    def return_strays(self) -> None:
+        """Free bundles whose group has no use for them: the head died before it could
+        tell."""
+        for (group_id, index), attempt in self.table.bundles.strays():
+            reason = "its placement group was removed, or is elsewhere"
+            self.feed(e.BundlesReturned(group_id, attempt, [index], reason))
+
     def learn_groups(self, rows: list[placement.GroupRow]) -> None:
         self.feed(e.GroupsChanged(rows))
 
@@ -477,6 +484,10 @@ class LeaseDesk:
         if caller is not None:
             self._by_call.pop((caller.member.worker_id, caller.call), None)
         return caller
+
+    def worker_of(self, lease_id: bytes) -> bytes | None:
+        held = self.table.held.get(lease_id)
+        return None if held is None else held.worker_id
 
     def gpu_ids(self, worker_id: bytes) -> list[str] | None:
         """Return the devices that a leased worker has; None if this node has none."""

@@ -59,6 +59,8 @@ HOUSEKEEPING_S: Final = 1.0
 #: Loading Arrow takes the interpreter for a while: not while the first workers start,
 #: unless there is an object already.
 FLIGHT_DELAY_S: Final = 1.0
+#: So long after the head came back it has ended by itself what it wants to end.
+STRAY_S: Final = 15.0
 #: How long the head may take to hear that jobs end with this node.
 END_JOB_S: Final = 1.0
 
@@ -128,6 +130,7 @@ class AgentService:
             UplinkEvents(
                 register=self._registration,
                 registered=lambda: self.jobs.news(),
+                rejoined=lambda: self.spawn(self._end_strays()),
                 report=self._report,
                 item=self._head_says,
                 cast_out=self._cast_out,
@@ -155,7 +158,13 @@ class AgentService:
         )
         self.modules = ModuleDesk(self.jobs, environments, self.uplink)
         self.actors = ActorDesk(
-            self.members, self.fleet, self.uplink, self.spawn, self.leases.gpu_ids
+            self.members,
+            self.fleet,
+            self.uplink,
+            self.spawn,
+            self.leases.gpu_ids,
+            worker_of=self.leases.worker_of,
+            give_back=lambda lease_id: self.leases.give_back(lease_id, True),
         )
         self.logs = LogTailer(self.jobs.printed)
         self.calls = RuntimeCalls(
@@ -226,7 +235,8 @@ class AgentService:
         self.leases.stop()
         self._server.close()
         await self.uplink.leave()
-        await self.jobs.end_own(END_JOB_S)
+        if not self.options.is_head:  # else the whole cluster ends
+            await self.jobs.end_own(END_JOB_S)
         for task in list(self._tasks):
             task.cancel()
         await self.fleet.stop()
@@ -460,7 +470,8 @@ class AgentService:
         elif item.gone is not None:
             self._node_gone(item.gone)
         elif item.job_ended is not None:
-            self._end_job(item.job_ended.job_id)
+            if not self.jobs.has_ended(item.job_ended.job_id):
+                self._end_job(item.job_ended.job_id)
         elif item.logs is not None:
             self.jobs.show(item.logs)
         elif item.actors is not None:
@@ -488,6 +499,8 @@ class AgentService:
         if gone.node_id == self.options.node_id:
             self._cast_out(f"the head declared this node dead: {gone.reason}")
             return
+        if gone.node_id in self._dead:
+            return
         self._view.pop(gone.node_id, None)
         self._dead.add(gone.node_id)
         self.leases.node_gone(gone.node_id)
@@ -495,6 +508,13 @@ class AgentService:
         self.spawn(self.uplink.forget(gone.node_id))
         for member in self.members.values():
             member.channel.send(m.NodeDied(gone.node_id, gone.reason))
+
+    async def _end_strays(self) -> None:
+        """A head that died may not have ended all that it wanted to end here."""
+        await asyncio.sleep(STRAY_S)
+        for worker_id in self.actors.strays():
+            self.fleet.kill(worker_id, "signal", "its actor has ended")
+        self.leases.return_strays()
 
     def _flight_of(self, node_id: bytes) -> str | None:
         if node_id in self._dead:

@@ -28,7 +28,10 @@ class AgentServicer:
 
     async def lease(self, request: c.LeaseFromPeer) -> c.PeerLeases:
         await self._agent.jobs.find(request.spec.job_id)
-        return c.PeerLeases(await self._agent.leases.lend_to_peer(request))
+        leases = await self._agent.leases.lend_to_peer(request)
+        if request.spec.strategy.kind == a.ACTOR:
+            self._agent.actors.lent(leases)
+        return c.PeerLeases(leases)
 
     async def return_lease(self, request: c.ReturnPeerLease) -> c.Ok:
         self._agent.leases.give_back(request.lease_id, request.reusable)

@@ -2,7 +2,7 @@
 
 One stream to the head: reports and log lines go up; the cluster's view, deaths and the
 logs of our drivers come down.  If it breaks, the agent registers again; what runs here
-goes on meanwhile.
+goes on meanwhile, and calls wait a while for the head to come back.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ _log = logging.getLogger(__name__)
 DEBOUNCE_S = 0.02
 #: Deadline of calls to the head.
 HEAD_CALL_S = 30.0
-#: Longest pause between attempts to reach a head that is away.
-MAX_PAUSE_S = 1.0
+#: Between attempts to reach a head that is away: first and longest pause.
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+#: For so long calls wait for a head that is away: it may be starting again.
+AWAY_S = 15.0
+#: Calls that do not wait for it, as they may not be made twice.
+NOT_REPEATED = frozenset({"DrainNode", "Shutdown"})
 #: How long the last log lines of a node that ends may take.
 LAST_LOGS_S = 0.3
 #: Log batches that wait for the head; older ones are dropped.
@@ -46,6 +50,7 @@ class UplinkEvents:
     register: Callable[[], control.RegisterNode]
     registered: Callable[[], list[control.AddJob]]  #: what to tell a head anew
     report: Callable[[], control.NodeReport]
+    rejoined: Callable[[], None]  #: a head that was away knows this node again
     item: Callable[[control.DownItem], None]
     cast_out: Callable[[str], None]  #: the head does not want this node any more
 
@@ -81,23 +86,31 @@ class Uplink:
     async def call(
         self, method: str, request: Any, timeout_s: float = HEAD_CALL_S
     ) -> Any:
-        """Call the head.
+        """Call the head; one that is away is waited for, within ``timeout_s``.
 
         Raises:
-            ClusterError: the head is away.
+            ClusterError: the head stays away.
             Exception: what the head's method raised.
         """
         if self._head is None:
             raise ClusterError("this node has not joined a cluster yet")
-        answer_type = CALLS[method][1]
-        try:
-            return await self._head.call(
-                "Head", method, request, answer_type, timeout_s
-            )
-        except ProtocolError:
-            raise
-        except (ConnectionError, TimeoutError) as error:
-            raise ClusterError(f"the head is away: {error}") from error
+        loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
+        deadline, give_up = loop.time() + timeout_s, None
+        while True:
+            try:
+                return await self._head.call(
+                    *("Head", method, request, CALLS[method][1]),
+                    max(0.001, deadline - loop.time()),
+                )
+            except ProtocolError:
+                raise
+            except (ConnectionError, TimeoutError) as error:
+                now = loop.time()
+                give_up = give_up or min(deadline, now + AWAY_S)
+                if now + pause_s > give_up or method in NOT_REPEATED:
+                    raise ClusterError(f"the head is away: {error}") from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def pass_on(self, method: str, body: bytes) -> bytes:
         """Make a runtime's call; its body and the answer's stay as they are.
@@ -171,7 +184,7 @@ class Uplink:
 
     async def register_again(self) -> None:
         """Tell the head of a change in what it was told at first."""
-        with contextlib.suppress(ClusterError):
+        with contextlib.suppress(ClusterError, ConnectionError, TimeoutError):
             await self._register()
 
     async def _register(self) -> None:
@@ -188,27 +201,41 @@ class Uplink:
 
     async def _stream_for_ever(self) -> None:
         assert self._head is not None
-        pause_s = 0.05
         while True:
             try:
                 async for item in self._head.stream(
                     "Head", "Connect", self._items(), control.DownItem
                 ):
-                    pause_s = 0.05
                     self._on.item(item)
             except (SparkrayError, ConnectionError, TimeoutError) as error:
                 _log.info("the stream to the head broke: %s", error)
+            try:
+                await self._rejoin()
+            except ProtocolError as error:
+                self._on.cast_out(str(error))
+                return
+
+    async def _rejoin(self) -> None:
+        """Register again, as soon as the head is there.
+
+        Raises:
+            ProtocolError: it does not want this node any more.
+        """
+        pause_s = FIRST_PAUSE_S
+        while True:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
             try:
                 await self._register()
                 for job in self._on.registered():
                     await self.call("AddJob", job)
-            except ProtocolError as error:
-                self._on.cast_out(str(error))
-                return
+            except ProtocolError:
+                raise
             except (SparkrayError, ConnectionError, TimeoutError) as error:
                 _log.info("the head is away: %s", error)
+            else:
+                self._on.rejoined()
+                return
 
     async def _items(self) -> AsyncIterator[control.UpItem]:
         while True:

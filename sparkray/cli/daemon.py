@@ -1,10 +1,13 @@
 """One node as a process: its agent and, with ``--head``, the cluster's head.
 
+The head of a cluster is a child of its own, which is started again if it dies.  With
+``--local`` head and agent share this process, and its loop and gRPC port.
+
     python -m sparkray.cli.daemon --head --num-cpus 4
     python -m sparkray.cli.daemon --address 10.0.0.1:6379
 
-The only module that knows both head and agent; they share its loop and one gRPC port
-and talk through that port all the same.  It makes the session directory, finds or makes
+The only module that knows both head and agent, which talk through a gRPC port wherever
+they run.  It makes the session directory, finds or makes
 the token, tells who started it when the node is ready, and ends the node in good order
 on a signal, on the end of its owner, or when the head says so.
 
@@ -18,13 +21,14 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import importlib
 import json
 import logging
 import os
 import platform
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +38,7 @@ from sparkray.agent.host import gpu_ids
 from sparkray.agent.options import AgentOptions
 from sparkray.agent.service import AgentService
 from sparkray.cli import log_files, waiting
+from sparkray.cli.head_process import HeadOptions, HeadProcess
 from sparkray.cli.starter import Starter, first, unless
 from sparkray.config import Settings
 from sparkray.exceptions import ProtocolError
@@ -72,11 +77,12 @@ class Node:
         self._node_id = ids.new_node_id()
         self._session: session_dir.SessionDir | None = None
         self._agent: AgentService | None = None
-        self._head: HeadService | None = None
+        self._head: HeadService | HeadProcess | None = None
         self._server: Any = None
         self._peer: Peer | None = None
         self._cluster_id = b""
         self._waiting: waiting.WaitingFile | None = None
+        self._told: dict[str, Any] = {}  #: what the discovery file says
 
     async def start_in_time(
         self, tell: Callable[[Mapping[str, Any]], None]
@@ -124,13 +130,22 @@ class Node:
             self._agent_options(session, cluster_id, host), self._settings, self._token
         )
         self._agent = agent
+        if given.head and not given.local:
+            self._head = self._head_process(session, cluster_id, host, logs)
+            self._head.begin()
         await agent.start()  # starts a zygote, which gets ready while grpc is loaded
+        head = given.address
+        if isinstance(self._head, HeadProcess):
+            importlib.import_module("sparkray.transport.server")  # grpc, meanwhile
+            with _hint_if_taken():
+                head = await self._head.ready()
         port = await self._serve(agent, cluster_id, host)
-        head = f"{host}:{port}" if given.head else given.address
+        head = head or f"{host}:{port}"
         await agent.join(self._peer_of(head), f"{host}:{port}")
         about = self._about(session, cluster_id, host, head)
         about["warnings"] = agent.warnings
         session.announce(about)
+        self._told = about
         self._wait_no_more()
         session.hold_segments()
         loop = asyncio.get_running_loop()
@@ -179,30 +194,50 @@ class Node:
     async def _serve(self, agent: AgentService, cluster_id: bytes, host: str) -> int:
         from sparkray.transport import server
 
-        servicers = [*agent.servicers()]
-        if self._given.head:
-            from sparkray.head.service import HeadService
-            from sparkray.head.servicer import HeadServicer
+        secrets: dict[str, Any] = {"token": self._token, "tls": self._tls}
+        if not (self._given.head and self._given.local):
+            serving = server.serve(agent.servicers(), host=host, port=0, **secrets)
+            self._server, port = await serving
+            return port
+        from sparkray.head.service import HeadService
+        from sparkray.head.serving import serve_head
 
-            self._head = HeadService(
-                cluster_id, self._settings, self._token, sparkray.__version__, self._tls
+        self._head = HeadService(
+            cluster_id, self._settings, self._token, sparkray.__version__, self._tls
+        )
+        with _hint_if_taken():
+            where = {"host": host, "port": self._given.port}
+            self._server, port = await serve_head(
+                self._head, agent.servicers(), **where, **secrets
             )
-            servicers.append(HeadServicer(self._head))
-        try:
-            self._server, port = await server.serve(
-                servicers,
-                host=host,
-                port=self._given.port if self._given.head else 0,
-                token=self._token,
-                tls=self._tls,
-            )
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                error.strerror = f"{error.strerror}; {_TAKEN}"
-            raise
-        if self._head is not None:
-            self._head.start(f"{host}:{port}")
         return port
+
+    def _head_process(
+        self, session: session_dir.SessionDir, cluster_id: bytes, host: str, logs: Path
+    ) -> HeadProcess:
+        return HeadProcess(
+            HeadOptions(
+                cluster_id=cluster_id,
+                host=host,
+                port=self._given.port,
+                state_file=session.path / "head.db",
+                log_dir=logs,
+                token_file=session.token_file,
+                start_timeout_s=self._settings.start_timeout_s,
+            ),
+            on_restart=self._announce_again,
+        )
+
+    def _announce_again(self) -> None:
+        """The head has another process id."""
+        if self._session is not None and self._told:
+            self._told["head_pid"] = self._head_pid()
+            self._session.announce(self._told)
+
+    def _head_pid(self) -> int:
+        if isinstance(self._head, HeadProcess):
+            return self._head.pid
+        return os.getpid() if self._given.head else 0
 
     async def _find_cluster(self, absent: Callable[[], None] | None = None) -> bytes:
         """Ask the head which cluster it is; waits for one that is not there yet.
@@ -280,6 +315,7 @@ class Node:
             "agent_socket": str(session.agent_socket),
             "token_file": str(session.token_file),
             "session_dir": str(session.path),
+            "head_pid": self._head_pid(),
         }
 
     def _about_waiting(self) -> dict[str, Any]:
@@ -432,6 +468,17 @@ def _find_token(
         f"no token for the cluster at {given.address}: set SPARKRAY_TOKEN_FILE to the"
         " file that holds it"
     )
+
+
+@contextlib.contextmanager
+def _hint_if_taken() -> Iterator[None]:
+    """Add to the error of a port in use what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            error.strerror = f"{error.strerror}; {_TAKEN}"
+        raise
 
 
 def _own_address(head: str) -> str:

@@ -41,14 +41,14 @@ LEASE_CALL_S: Final = 30.0
 CALL_S: Final = 10.0
 #: How long to pause when nobody can give a worker now.
 RETRY_S: Final = 0.1
-#: Marks a lease that is kept for as long as its actor lives.
-ACTOR: Final = "ACTOR"
 
 
 class ActorDesk:
     """All actors.
 
     Args:
+        table: of what an earlier head knew.
+        save: writes what has changed; before anybody is told.
         alive: the living nodes.
         call_agent: (node id, method, request, seconds) -> answer.
         tell: sends rows to all agents.
@@ -60,7 +60,9 @@ class ActorDesk:
 
     def __init__(
         self,
+        table: ActorTable,
         *,
+        save: Callable[[], None],
         alive: Callable[[], list[NodeInfo]],
         call_agent: CallAgent,
         tell: Callable[[list[p.ActorRow]], None],
@@ -69,7 +71,7 @@ class ActorDesk:
         infeasible_timeout_s: float,
         group: Callable[[bytes], Group | None],
     ) -> None:
-        self.table = ActorTable()
+        self.table, self._save = table, save
         self._turn = itertools.count(1)
         self._turns: dict[bytes, int] = {}  #: when a node last got a spread actor
         self._alive, self._call_agent = alive, call_agent
@@ -78,9 +80,22 @@ class ActorDesk:
         self._infeasible_timeout_s = infeasible_timeout_s
         self._group = group
 
-    def create(self, request: p.CreateActor) -> p.ActorRow:
+    def create(
+        self, request: p.CreateActor, when_new: Callable[[], None] = lambda: None
+    ) -> p.ActorRow:
+        """Take an actor in.
+
+        Args:
+            when_new: called before it is saved, unless it, or one of its name that will
+                do, is there already.
+
+        Raises:
+            ValueError: the name is taken.
+        """
         creation = msgspec.msgpack.decode(request.creation, type=p.ActorCreation)
         actor, effects = self.table.create(request, creation.class_name)
+        if effects:
+            when_new()
         self.perform(effects)
         return actor.row()
 
@@ -88,12 +103,15 @@ class ActorDesk:
         return [actor.row() for actor in self.table.actors.values()]
 
     def perform(self, effects: Iterable[state.Effect]) -> None:
+        self._save()
         rows: list[p.ActorRow] = []
         for effect in effects:
             if isinstance(effect, state.Tell):
                 rows.append(effect.actor.row())
             elif isinstance(effect, state.Place):
                 self._spawn(self._place(effect.actor, effect.incarnation))
+            elif isinstance(effect, state.Begin):
+                self._spawn(self._become(effect.actor, effect.incarnation))
             else:
                 self._spawn(self._end(effect))
         if rows:
@@ -157,18 +175,21 @@ class ActorDesk:
             actor, incarnation, node.node_id, worker_id, lease.lease_id
         )
         self.perform(effects)
-        if not effects:
-            await self._become(actor, incarnation, node, worker_id)
         return True
 
-    async def _become(
-        self, actor: Actor, incarnation: int, node: NodeInfo, worker_id: bytes
-    ) -> None:
+    async def _become(self, actor: Actor, incarnation: int) -> None:
+        """Tell the worker that was found what it is; it may have been told before."""
+        if not self.table.is_starting(actor, incarnation):
+            return
         request = p.BecomeActor(
-            worker_id, actor.request.actor_id, incarnation, actor.request.creation
+            actor.worker_id,
+            actor.request.actor_id,
+            incarnation,
+            actor.request.creation,
+            actor.lease_id,
         )
         try:
-            await self._call_agent(node.node_id, "BecomeActor", request, CALL_S)
+            await self._call_agent(actor.node_id, "BecomeActor", request, CALL_S)
         except (SparkrayError, KeyError, ConnectionError, TimeoutError) as error:
             self.perform(self.table.not_begun(actor, incarnation, str(error)))
 
@@ -286,7 +307,7 @@ def _holder(actor: Actor) -> Address:
 
 def _lease_spec(spec: LeaseSpec) -> LeaseSpec:
     asked = spec.strategy
-    strategy = Strategy(ACTOR, group_id=asked.group_id, bundle=asked.bundle)
+    strategy = Strategy(p.ACTOR, group_id=asked.group_id, bundle=asked.bundle)
     return msgspec.structs.replace(spec, strategy=strategy)
 
 

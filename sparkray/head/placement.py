@@ -52,6 +52,8 @@ class PlacementDesk:
     """All placement groups.
 
     Args:
+        table: of what an earlier head knew.
+        save: writes what has changed; before anybody is told.
         alive: the living nodes.
         call_agent: (node id, method, request, seconds) -> answer.
         tell: sends rows to all agents.
@@ -62,7 +64,9 @@ class PlacementDesk:
 
     def __init__(
         self,
+        table: GroupTable,
         *,
+        save: Callable[[], None],
         alive: Callable[[], list[NodeInfo]],
         call_agent: CallAgent,
         tell: Callable[[list[p.GroupRow]], None],
@@ -70,7 +74,7 @@ class PlacementDesk:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         end_actors: Callable[[bytes, str], None],
     ) -> None:
-        self.table = GroupTable()
+        self.table, self._save = table, save
         self._alive, self._call_agent = alive, call_agent
         self._tell, self._tell_driver = tell, tell_driver
         self._spawn, self._end_actors = spawn, end_actors
@@ -127,6 +131,7 @@ class PlacementDesk:
             self._spawn(self._schedule())
 
     def perform(self, effects: Iterable[state.Effect]) -> None:
+        self._save()
         rows: list[p.GroupRow] = []
         for effect in effects:
             if isinstance(effect, state.Tell):

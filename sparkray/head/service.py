@@ -11,29 +11,30 @@ import contextlib
 import logging
 import platform
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from sparkray.config import Settings
-from sparkray.exceptions import ProtocolError, SparkrayError
+from sparkray.exceptions import ProtocolError
 from sparkray.head.actors import ActorDesk
 from sparkray.head.draining import DrainDesk
 from sparkray.head.outbox import Outbox
+from sparkray.head.peers import AgentPeers
 from sparkray.head.placement import PlacementDesk
 from sparkray.head.state import nodes as node_state
-from sparkray.head.state import packages
-from sparkray.head.state.jobs import JobTable
-from sparkray.head.state.kv import KVTable
-from sparkray.head.state.nodes import NodeState, NodeTable
+from sparkray.head.state import packages, resuming, saved
+from sparkray.head.state.nodes import NodeState
+from sparkray.head.state.saved import Tables
+from sparkray.head.storage import Storage, load
+from sparkray.head.views import Views
 from sparkray.ids import new_job_id
 from sparkray.protocol import codec, control
 from sparkray.protocol.actors import DEAD, ActorRow, CreateActor
-from sparkray.protocol.control import DownItem, NodeInfo, UpItem
-from sparkray.protocol.stacks import ListStacks, StackList
+from sparkray.protocol.control import DownItem, UpItem
 from sparkray.protocol.versions import Versions, difference
-from sparkray.transport.client import Peer
 from sparkray.transport.tls import TLSFiles
 
 _log = logging.getLogger(__name__)
@@ -44,11 +45,6 @@ RECONNECT_S: Final = 2.0
 REPORTS: Final = 5
 #: While it is away, we try so often whether its process still listens.
 PROBE_S: Final = 0.1
-#: Changes are gathered for this long, and for longer the more nodes there are.
-VIEW_DELAY_S: Final = 0.02
-VIEW_DELAY_PER_NODE_S: Final = 0.001
-#: How long agents may take to ask all their runtimes.
-LIST_S: Final = 5.0
 #: How long the nodes of a cluster that ends may take to leave.
 END_NODES_S: Final = 5.0
 #: How long an agent may take to say on its stream who it is.
@@ -57,6 +53,12 @@ FIRST_REPORT_S: Final = 10.0
 
 #: Tells a node that the whole cluster ends.
 _END: Final = DownItem(shutdown=control.Shutdown(b"", True))
+
+
+#: Nodes without a stream, which may have ended.
+_ABSENT: Final = (NodeState.AWAY, NodeState.EXPECTED)
+#: Nodes whose stream is to come.
+_TO_COME: Final = (NodeState.JOINING, NodeState.EXPECTED)
 
 
 class _Link:
@@ -77,6 +79,11 @@ class HeadService:
         token: for calls to agents.
         version: of sparkray; agents must have the same.
         tls: for calls to agents.
+        state_file: where its state is and is kept; None for a head that dies with all
+            that it knows of.
+
+    Raises:
+        OSError, sqlite3.Error: there can be no such file.
     """
 
     def __init__(
@@ -86,16 +93,19 @@ class HeadService:
         token: bytes,
         version: str,
         tls: TLSFiles | None = None,
+        state_file: Path | None = None,
     ) -> None:
         self.cluster_id = cluster_id
-        self.jobs = JobTable()
-        self.kv = KVTable()
-        self.nodes = NodeTable(
-            node_timeout_s=settings.node_timeout_s, reconnect_s=RECONNECT_S
-        )
+        self._storage, self._tables = _opened(state_file, cluster_id, settings)
+        self.jobs, self.kv = self._tables.jobs, self._tables.kv
+        self.nodes = self._tables.nodes
+        apart = state_file is not None
+        self.peers = AgentPeers(self.nodes, token, tls, is_process=apart)
         self.actors = ActorDesk(
+            self._tables.actors,
+            save=self.save,
             alive=self.nodes.alive,
-            call_agent=self._call_agent,
+            call_agent=self.peers.call,
             tell=self._actors_changed,
             tell_driver=self._route,
             spawn=self._spawn,
@@ -103,8 +113,10 @@ class HeadService:
             group=lambda group_id: self.groups.table.groups.get(group_id),
         )
         self.groups = PlacementDesk(
+            self._tables.groups,
+            save=self.save,
             alive=self.nodes.alive,
-            call_agent=self._call_agent,
+            call_agent=self.peers.call,
             tell=lambda rows: self._tell_all(DownItem(groups=rows)),
             tell_driver=self._route,
             spawn=self._spawn,
@@ -112,15 +124,13 @@ class HeadService:
         )
         self.draining = DrainDesk(
             info=self.nodes.get,
-            call_agent=self._call_agent,
+            call_agent=self.peers.call,
             has_actors=self.actors.table.need,
             leave=self._let_go,
             keep=self._keep,
         )
         self._tick_s = min(0.25, settings.node_timeout_s / 4)
         self._report_interval_s = settings.node_timeout_s / REPORTS
-        self._token = token
-        self._tls = tls
         self._versions = Versions(platform.python_version(), version)
         self._address = ""
         self._started_s = time.monotonic()
@@ -130,9 +140,7 @@ class HeadService:
         self._links_changed = asyncio.Event()
         self._ending = False
         self._stream_number = 0
-        self._peers: dict[bytes, Peer] = {}
-        self._view_timer: asyncio.TimerHandle | None = None
-        self._last_view = b""
+        self._views = Views(self.nodes, self._outboxes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -143,7 +151,33 @@ class HeadService:
             address: ``host:port`` where this head is served.
         """
         self._address = address
+        self._resume()
         self._spawn(self._tick_for_ever())
+
+    def save(self) -> None:
+        """Write what has changed.  Before anybody is told of it: a head that dies and
+        comes back may know more than others, never less."""
+        if self._storage is None:
+            saved.forget_changes(self._tables)
+        elif rows := saved.changes(self._tables):
+            self._storage.write(rows)
+
+    def _resume(self) -> None:
+        """Go on where an earlier head stopped, if there was one."""
+        for node_id, reason in resuming.lost_nodes(self._tables):
+            self._end_all_of(node_id, reason)
+        for job_id in resuming.unfinished_jobs(self._tables):
+            self.end_job(job_id)
+        for job_id in resuming.ended_jobs(self._tables):
+            self._end_all_of_job(job_id)
+        alive = [node.node_id for node in self.nodes.alive()]
+        self.groups.perform(self.groups.table.resume(alive))
+        self.actors.perform(self.actors.table.resume())
+        self.groups.wake()
+        for node_id in alive:
+            self._spawn(self._probe(node_id))
+        if alive:
+            _log.info("nodes of before that are expected back: %d", len(alive))
 
     async def finished(self) -> str:
         """Wait until somebody asks for the end of the cluster; return why."""
@@ -159,13 +193,12 @@ class HeadService:
             await asyncio.wait_for(self._others_left(), END_NODES_S)
         for task in list(self._tasks):
             task.cancel()
-        for link in self._links.values():
-            link.outbox.close()
-        if self._view_timer is not None:
-            self._view_timer.cancel()
-        peers, self._peers = self._peers, {}
-        for peer in peers.values():
-            await peer.close()
+        for outbox in self._outboxes():
+            outbox.close()
+        self._views.stop()
+        await self.peers.close()
+        if self._storage is not None:
+            self._storage.close()
 
     # --- calls -----------------------------------------------------------------------
 
@@ -188,6 +221,7 @@ class HeadService:
             self._apply(self.nodes.register(info, time.monotonic()))
         except ValueError as error:
             raise ProtocolError(str(error)) from None
+        self.save()
         _log.info("node %s at %s joined", _short(info.node_id), info.agent)
         return control.NodeRegistered(
             self.cluster_id, warnings, self._report_interval_s
@@ -195,10 +229,14 @@ class HeadService:
 
     def end_job(self, job_id: bytes) -> None:
         if self.jobs.end(job_id, time.time()):
-            self._tell_all(DownItem(job_ended=control.JobEnded(job_id)))
-            self.actors.perform(self.actors.table.job_ended(job_id))
-            self.groups.perform(self.groups.table.job_ended(job_id))
             packages.drop_unused(self.kv, self.jobs.is_alive)
+            self.save()
+            self._tell_all(DownItem(job_ended=control.JobEnded(job_id)))
+            self._end_all_of_job(job_id)
+
+    def _end_all_of_job(self, job_id: bytes) -> None:
+        self.actors.perform(self.actors.table.job_ended(job_id))
+        self.groups.perform(self.groups.table.job_ended(job_id))
 
     def _actors_changed(self, rows: list[ActorRow]) -> None:
         self._tell_all(DownItem(actors=rows))
@@ -225,14 +263,15 @@ class HeadService:
             start_unix_s=time.time(),
         )
         spec = msgspec.structs.replace(request.spec, job_id=own.job_id)
-        row = self.actors.create(
-            msgspec.structs.replace(request, job_id=own.job_id, spec=spec)
-        )
-        if row.actor_id == request.actor_id:  # else one of its name was there already
+
+        def begin_job() -> None:
             self.jobs.add(own)
             envs = request.spec.runtime_env, own.config.runtime_env
             packages.note_use(self.kv, own.job_id, *envs)
-        return row
+
+        return self.actors.create(
+            msgspec.structs.replace(request, job_id=own.job_id, spec=spec), begin_job
+        )
 
     def status(self) -> control.StatusReport:
         return control.StatusReport(
@@ -246,20 +285,6 @@ class HeadService:
             idle_s=self.nodes.idle_s(time.monotonic()),
             apart=self.groups.table.apart(),
         )
-
-    async def list_objects(self) -> control.ObjectList:
-        """Ask all agents at once; those that do not answer in time are named."""
-        total = control.ObjectList([], {}, [])
-        answers, total.missing = await self._ask_all("ListObjects", control.ListObjects)
-        for answer in answers:
-            total.rows += answer.rows
-            total.store_used_bytes |= answer.store_used_bytes
-        return total
-
-    async def list_stacks(self) -> StackList:
-        """Ask all agents at once; those that do not answer in time are named."""
-        answers, missing = await self._ask_all("ListStacks", ListStacks)
-        return StackList([p for answer in answers for p in answer.processes], missing)
 
     def shutdown(self, request: control.Shutdown) -> None:
         """End one node, or the whole cluster; returns before anything ends.
@@ -322,7 +347,12 @@ class HeadService:
         self._links[node_id] = link
         event = node_state.StreamOpened(link.number, time.monotonic())
         self._apply(self.nodes.handle(node_id, event))
-        link.outbox.put_view(self._encoded_view())
+        link.outbox.put_view(self._views.encoded())
+        for info in self.nodes.dead():  # it may not have heard of these ends
+            gone = control.NodeGone(info.node_id, info.reason)
+            _send([link.outbox], DownItem(gone=gone))
+        for job_id in self.jobs.ended():
+            _send([link.outbox], DownItem(job_ended=control.JobEnded(job_id)))
         if rows := self.actors.rows():
             _send([link.outbox], DownItem(actors=rows))
         if groups := self.groups.rows():
@@ -367,20 +397,11 @@ class HeadService:
 
     async def _probe(self, node_id: bytes) -> None:
         """Find out quickly if the process of a node that is away has ended."""
-        info = self.nodes.get(node_id)
-        host, _, port = info.agent.rpartition(":") if info is not None else ("",) * 3
-        while port and self.nodes.state(node_id) is NodeState.AWAY:
-            try:
-                connecting = asyncio.open_connection(host.strip("[]"), int(port))
-                _, writer = await asyncio.wait_for(connecting, RECONNECT_S)
-                writer.close()
-            except ConnectionRefusedError:
+        while self.nodes.state(node_id) in _ABSENT:
+            has_ended = await self.peers.has_ended(node_id, RECONNECT_S)
+            if has_ended and self.nodes.state(node_id) in _ABSENT:
                 gone = node_state.Gone("its agent's process ended")
-                if self.nodes.state(node_id) is NodeState.AWAY:
-                    self._apply(self.nodes.handle(node_id, gone))
-                return
-            except (OSError, asyncio.TimeoutError):
-                pass  # its host may be cut off; the clock decides
+                self._apply(self.nodes.handle(node_id, gone))
             await asyncio.sleep(PROBE_S)
 
     def _farewell(self, node_id: bytes) -> control.NodeGone:
@@ -394,7 +415,7 @@ class HeadService:
     async def _others_left(self) -> None:
         """Wait for the end of all streams, and of nodes whose stream is to come."""
         while not all(self._is_own(link) for link in self._links.values()) or any(
-            self.nodes.state(node.node_id) is NodeState.JOINING and not node.is_head
+            self.nodes.state(node.node_id) in _TO_COME and not node.is_head
             for node in self.nodes.alive()
         ):
             self._links_changed.clear()
@@ -406,43 +427,32 @@ class HeadService:
     def _apply(self, effects: Iterable[node_state.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, node_state.ViewChanged):
-                self._send_view_soon()
+                self._views.changed()
                 self.groups.wake()
             else:
                 self._bury(effect.node_id, effect.reason)
 
     def _bury(self, node_id: bytes, reason: str) -> None:
         _log.warning("node %s is dead: %s", node_id.hex(), reason)
+        self.save()
         self._tell_all(DownItem(gone=control.NodeGone(node_id, reason)))
         if (link := self._links.get(node_id)) is not None:
             link.outbox.close()
-        if (peer := self._peers.pop(node_id, None)) is not None:
-            self._spawn(peer.close())
+        self._spawn(self.peers.forget(node_id))
+        self._end_all_of(node_id, reason)
+        self.groups.wake()
+
+    def _end_all_of(self, node_id: bytes, reason: str) -> None:
         for job_id in self.jobs.of_node(node_id):
             self.end_job(job_id)
         self.groups.perform(self.groups.table.node_gone(node_id))
         self.actors.perform(self.actors.table.node_gone(node_id, reason))
-        self.groups.wake()
 
     def _tell_all(self, item: DownItem) -> None:
-        _send([link.outbox for link in self._links.values()], item)
+        _send(self._outboxes(), item)
 
-    def _send_view_soon(self) -> None:
-        if self._view_timer is None:
-            delay_s = max(VIEW_DELAY_S, VIEW_DELAY_PER_NODE_S * len(self._links))
-            loop = asyncio.get_running_loop()
-            self._view_timer = loop.call_later(delay_s, self._send_view)
-
-    def _send_view(self) -> None:
-        self._view_timer = None
-        view = self._encoded_view()
-        if view != self._last_view:
-            self._last_view = view
-            for link in self._links.values():
-                link.outbox.put_view(view)
-
-    def _encoded_view(self) -> bytes:
-        return codec.encode(DownItem(view=control.ClusterView(self.nodes.alive())))
+    def _outboxes(self) -> list[Outbox]:
+        return [link.outbox for link in self._links.values()]
 
     async def _tick_for_ever(self) -> None:
         before_s = time.monotonic()
@@ -465,42 +475,6 @@ class HeadService:
 
     # --- helpers ---------------------------------------------------------------------
 
-    async def _call_agent(
-        self, node_id: bytes, method: str, request: Any, timeout_s: float
-    ) -> Any:
-        """Call an agent.
-
-        Raises:
-            ConnectionError: it is dead, unknown, or does not answer.
-            Exception: what its method raised.
-        """
-        info = self.nodes.get(node_id)
-        if info is None or not info.alive:
-            raise ConnectionError(f"node {node_id.hex()} is dead or unknown")
-        peer = self._peers.get(node_id)
-        if peer is None:
-            peer = self._peers[node_id] = Peer(info.agent, self._token, self._tls)
-        answer_type = control.AGENT_CALLS[method][1]
-        return await peer.call("Agent", method, request, answer_type, timeout_s)
-
-    async def _ask_all(
-        self, method: str, request: Callable[[], Any]
-    ) -> tuple[list[Any], list[str]]:
-        """Return what the agents answer, and who does not, with the reason."""
-        answers: list[Any] = []
-        missing: list[str] = []
-
-        async def ask(node: NodeInfo) -> None:
-            call = self._call_agent(node.node_id, method, request(), LIST_S)
-            try:
-                answers.append(await call)
-            except (SparkrayError, ConnectionError, TimeoutError) as error:
-                missing.append(f"{node.host_name} {_short(node.node_id)}: {error}")
-
-        await asyncio.gather(*map(ask, self.nodes.alive()))
-        late = [name for answer in answers for name in answer.missing]
-        return answers, missing + late
-
     def _check_versions(self, request: control.RegisterNode) -> list[str]:
         theirs = Versions(request.python, request.sparkray)
         where = f"node {request.node.host_name} ({_short(request.node.node_id)})"
@@ -510,6 +484,17 @@ class HeadService:
         if line:
             _log.warning("%s", line)
         return [line] if line else []
+
+
+def _opened(
+    state_file: Path | None, cluster_id: bytes, settings: Settings
+) -> tuple[Storage | None, Tables]:
+    def empty() -> Tables:
+        return Tables.empty(settings.node_timeout_s, RECONNECT_S)
+
+    return (
+        (None, empty()) if state_file is None else load(state_file, cluster_id, empty)
+    )
 
 
 def _send(outboxes: list[Outbox], item: DownItem) -> None:

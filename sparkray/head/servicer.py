@@ -32,6 +32,7 @@ class HeadServicer:
 
     async def add_job(self, request: c.AddJob) -> c.Ok:
         self._head.jobs.add(request.job)
+        self._head.save()
         return c.Ok()
 
     async def get_job(self, request: c.GetJob) -> c.JobInfo:
@@ -51,10 +52,10 @@ class HeadServicer:
         return self._head.status()
 
     async def list_objects(self, request: c.ListObjects) -> c.ObjectList:
-        return await self._head.list_objects()
+        return await self._head.peers.list_objects()
 
     async def list_stacks(self, request: ListStacks) -> StackList:
-        return await self._head.list_stacks()
+        return await self._head.peers.list_stacks()
 
     async def create_actor(self, request: a.CreateActor) -> a.ActorRow:
         return self._head.create_actor(request)
@@ -117,13 +118,16 @@ class HeadServicer:
         before = self._head.kv.put(
             request.namespace, request.key, request.value, overwrite=request.overwrite
         )
+        self._head.save()
         return c.KVReply(before)
 
     async def kv_get(self, request: c.KVGet) -> c.KVReply:
         return c.KVReply(self._head.kv.get(request.namespace, request.key))
 
     async def kv_delete(self, request: c.KVDelete) -> c.KVReply:
-        return c.KVReply(self._head.kv.delete(request.namespace, request.key))
+        before = self._head.kv.delete(request.namespace, request.key)
+        self._head.save()
+        return c.KVReply(before)
 
     async def kv_keys(self, request: c.KVKeys) -> c.KVKeyList:
         return c.KVKeyList(self._head.kv.keys(request.namespace, request.prefix))

@@ -40,7 +40,7 @@ class Node:
     pid: int
     host_name: str
     version: str
-    is_head: bool  #: the head runs in the same process
+    is_head: bool  #: the head runs here, as a child or in the same process
     token_file: str
     session_dir: str
     local: bool  #: private to the driver that started it
@@ -48,6 +48,7 @@ class Node:
     warnings: tuple[str, ...] = ()
     python: str = ""
     log_dir: str = ""  #: "" for ``logs`` in the session directory
+    head_pid: int = 0  #: process of the head, if that is here
     waiting: bool = False  #: for its head; then much of the rest is not known yet
 
     @classmethod
@@ -74,6 +75,7 @@ class Node:
             warnings=tuple(map(str, fields.get("warnings", ()))),
             python=str(fields.get("python", "")),
             log_dir=str(fields.get("log_dir", "")),
+            head_pid=int(fields.get("head_pid", 0)),
             waiting=bool(fields.get("waiting", False)),
         )
 

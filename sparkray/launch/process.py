@@ -46,7 +46,7 @@ _BOOT = (
 class NodeOptions:
     """What a node is started with; a None leaves the choice to the node."""
 
-    head: bool = False  #: run the head in the same process
+    head: bool = False  #: run the head too, as a process of its own unless local
     address: str | None = None  #: the head to join
     host: str | None = None
     port: int | None = None

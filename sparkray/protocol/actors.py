@@ -16,6 +16,8 @@ import msgspec
 from sparkray.protocol.records import Address, LeaseSpec, Strategy
 from sparkray.protocol.task_channel import Argument
 
+#: Strategy of a lease that is kept for as long as its actor lives.
+ACTOR: Final = "ACTOR"
 #: States of an actor, as told to callers.
 PENDING: Final = "PENDING"
 ALIVE: Final = "ALIVE"
@@ -152,13 +154,14 @@ class BecomeActor(msgspec.Struct):
 
     Repeatable: the worker ignores a second one.
     Answer: `Ok` at once; `ActorNews` once the constructor has ended.
-    Errors: KeyError (the worker is gone).
+    Errors: ClusterError (the worker or the lease is gone).
     """
 
     worker_id: bytes
     actor_id: bytes
     incarnation: int
     creation: bytes
+    lease_id: bytes = b""  #: of the worker; b"": whatever it has
 
 
 class ActorNews(msgspec.Struct):

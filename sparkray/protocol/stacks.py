@@ -12,7 +12,7 @@ import msgspec
 class ProcessStacks(msgspec.Struct, array_like=True):
     """The threads of one process."""
 
-    kind: str  #: "node", "driver", "worker" or "udf"
+    kind: str  #: "head", "node", "driver", "worker" or "udf"
     host_name: str
     pid: int
     threads: list[tuple[str, str]]  #: name and stack

@@ -5,6 +5,7 @@
         cluster.wait_for_nodes()
         sparkray.init(address=cluster.address)
         cluster.remove_node(second, allow_graceful=False)
+        cluster.kill_head()
 
 All nodes end when the process that made the `Cluster` does, however that happens.
 """
@@ -12,7 +13,10 @@ All nodes end when the process that made the `Cluster` does, however that happen
 from __future__ import annotations
 
 import json
+import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,6 +117,37 @@ class Cluster:
     def head_node(self) -> ClusterNode:
         self._running_head()
         return self._nodes[0]
+
+    @property
+    def head_pid(self) -> int:
+        """Process id of the head itself, a child of the head node's daemon; after its
+        death that of the next, as soon as there is one."""
+        node_id = self._running_head().node.node_id
+        for node in discovery.nodes_on_this_host(self._temp_dir):
+            if node.node_id == node_id:
+                return node.head_pid
+        raise ClusterError("the head node has ended")
+
+    def kill_head(self) -> int:
+        """Kill the head's process, as a crash would; its node starts another.
+
+        Returns:
+            The process id that it had; `head_pid` differs once the next one serves.
+
+        Raises:
+            ClusterError: the head node has ended, or starts another head just now.
+        """
+        pid = self.head_pid
+        try:
+            end = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise ClusterError("the head is dead already, the next starts") from None
+        try:
+            signal.pidfd_send_signal(end, signal.SIGKILL)
+            select.select([end], [], [])
+        finally:
+            os.close(end)
+        return pid
 
     @property
     def token_file(self) -> str:

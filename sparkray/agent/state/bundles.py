@@ -127,6 +127,18 @@ class Bundles:
         for group_id in removed[:-MAX_REMOVED]:
             del self.rows[group_id]
 
+    def strays(self) -> list[tuple[BundleKey, int]]:
+        """Return bundles of groups that were removed or have another place for them,
+        each with its attempt."""
+        found = []
+        for (group_id, index), bundle in self.here.items():
+            row = self.rows.get(group_id)
+            if row is not None and (
+                row.state == p.REMOVED or row.nodes[index] not in (b"", self.node_id)
+            ):
+                found.append((bundle.key, bundle.attempt))
+        return found
+
     # --- where a request goes ---------------------------------------------------------
 
     def of(self, request: Request) -> list[Bundle]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from sparkray.agent.state.bundles import Bundles
 from sparkray.agent.state.events import AskBack, Claimed, Reserved
-from sparkray.agent.state.rotation import ACTOR, Held
+from sparkray.agent.state.rotation import Held
+from sparkray.protocol.actors import ACTOR
 from sparkray.resources import GPU, Vector, give_back, take, total
 
 

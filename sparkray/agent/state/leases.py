@@ -47,10 +47,11 @@ from sparkray.agent.state.fairness import Fairness
 from sparkray.agent.state.hopeless import Judge
 from sparkray.agent.state.nodes import ClusterMap, Node
 from sparkray.agent.state.queues import Request, ShapeQueue, WaitingRoom
-from sparkray.agent.state.rotation import ACTOR, LEFT_WITHIN_S, Held
+from sparkray.agent.state.rotation import LEFT_WITHIN_S, Held
 from sparkray.agent.state.walk import Walk
 from sparkray.agent.state.workers import PoolKey, WorkerTable
 from sparkray.labels import matches
+from sparkray.protocol.actors import ACTOR
 from sparkray.resources import CPU, GPU, Vector, fits, give_back, take
 
 #: A worker that was told to make room and has not by then: another is told, too.

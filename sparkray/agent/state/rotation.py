@@ -10,6 +10,7 @@ from typing import Final
 from sparkray.agent.state.bundles import Bundle
 from sparkray.agent.state.devices import Share
 from sparkray.agent.state.queues import Request, Shape
+from sparkray.protocol.actors import ACTOR
 from sparkray.resources import Vector, fits, give_back, take
 
 #: A lease that was asked back and has not come by then: another is asked back.
@@ -17,8 +18,6 @@ ASK_NEXT_AFTER_S: Final = 0.5
 #: A process that is to end keeps its GPUs until it has, but no longer than this: others
 #: may need its objects for long.
 LEFT_WITHIN_S: Final = 10.0
-#: The strategy of leases that last as long as an actor lives: not asked back.
-ACTOR: Final = "ACTOR"
 
 
 @dataclass(slots=True, eq=False)

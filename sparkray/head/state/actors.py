@@ -11,7 +11,7 @@ to be done comes back as effects: `Place` a new incarnation, `End` a worker, `Te
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,6 +51,7 @@ class Actor:
     pid: int = 0
     reason: str = ""
     error: bytes = b""
+    is_new: bool = True  #: nothing of it was written yet
 
     def row(self) -> p.ActorRow:
         request = self.request
@@ -80,6 +81,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """Effect: tell the worker that was found to become the actor, perhaps again."""
+
+    actor: Actor
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Effect: end the worker (it may be gone) and give its lease back."""
 
@@ -97,7 +106,7 @@ class Tell:
     actor: Actor
 
 
-Effect = Place | End | Tell
+Effect = Place | Begin | End | Tell
 
 
 @dataclass(slots=True)
@@ -105,7 +114,29 @@ class ActorTable:
     """All actors, dead ones too."""
 
     actors: dict[bytes, Actor] = field(default_factory=dict)
+    changed: set[bytes] = field(default_factory=set)  #: what has to be written
     _names: dict[tuple[str, str], bytes] = field(default_factory=dict)
+
+    def restore(self, actors: Iterable[Actor]) -> None:
+        """Take what an earlier head wrote."""
+        for actor in actors:
+            request = actor.request
+            self.actors[request.actor_id] = actor
+            if request.name and actor.state is not ActorState.DEAD:
+                self._names[request.namespace, request.name] = request.actor_id
+
+    def resume(self) -> list[Effect]:
+        """Go on where an earlier head stopped: actors that were being made.
+
+        A worker that was found may have been told or not; telling it again is safe.
+        """
+        return [
+            Begin(actor, actor.incarnation)
+            if actor.worker_id
+            else Place(actor, actor.incarnation)
+            for actor in self.actors.values()
+            if self.is_starting(actor, actor.incarnation)
+        ]
 
     def create(
         self, request: p.CreateActor, class_name: str
@@ -131,6 +162,7 @@ class ActorTable:
             self._names[request.namespace, request.name] = request.actor_id
         actor = Actor(request, class_name, restarts_left=request.max_restarts)
         self.actors[request.actor_id] = actor
+        self.changed.add(request.actor_id)
         return actor, [Tell(actor), Place(actor, 1)]
 
     def find(self, name: str, namespace: str) -> Actor:
@@ -159,7 +191,8 @@ class ActorTable:
         if not self.is_starting(actor, incarnation):
             return [End(node_id, worker, lease, "the actor was killed meanwhile")]
         actor.node_id, actor.worker_id, actor.lease_id = node_id, worker, lease
-        return []
+        self.changed.add(actor.request.actor_id)
+        return [Begin(actor, incarnation)]
 
     def not_begun(self, actor: Actor, incarnation: int, reason: str) -> list[Effect]:
         """The worker was lost before the constructor began: that costs no restart."""
@@ -307,9 +340,11 @@ class ActorTable:
 
     def _changed(self, actor: Actor) -> list[Effect]:
         actor.version += 1
+        self.changed.add(actor.request.actor_id)
         return [Tell(actor)]
 
     def _forget_old(self) -> None:
         dead = [id_ for id_, a in self.actors.items() if a.state is ActorState.DEAD]
         for old in dead[:-MAX_DEAD]:
             del self.actors[old]
+            self.changed.add(old)

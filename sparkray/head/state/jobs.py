@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -17,12 +18,19 @@ class JobTable:
 
     def __init__(self) -> None:
         self._jobs: dict[bytes, JobInfo] = {}
+        self.changed: set[bytes] = set()  #: what `state.saved` has to write
+
+    def restore(self, jobs: Iterable[JobInfo]) -> None:
+        """Take what an earlier head wrote."""
+        by_end = sorted(jobs, key=lambda job: job.end_unix_s)
+        self._jobs = {job.job_id: job for job in by_end}
 
     def add(self, job: JobInfo) -> None:
         """Take a job in, or update its row; one that has ended stays as it is."""
         known = self._jobs.get(job.job_id)
         if known is None or known.alive:
             self._jobs[job.job_id] = job
+            self.changed.add(job.job_id)
 
     def end(self, job_id: bytes, now_unix_s: float) -> bool:
         """Note that a job ended; return False if that is no news."""
@@ -34,10 +42,15 @@ class JobTable:
         self._jobs[job_id] = msgspec.structs.replace(
             job, alive=False, end_unix_s=now_unix_s
         )
-        ended = [id_ for id_, job in self._jobs.items() if not job.alive]
-        for old in ended[:-MAX_ENDED]:
+        self.changed.add(job_id)
+        for old in self.ended()[:-MAX_ENDED]:
             del self._jobs[old]
+            self.changed.add(old)
         return True
+
+    def ended(self) -> list[bytes]:
+        """Return the jobs that have ended, the oldest end first."""
+        return [id_ for id_, job in self._jobs.items() if not job.alive]
 
     def is_alive(self, job_id: bytes) -> bool:
         """Whether a job is known and has not ended."""
@@ -51,6 +64,9 @@ class JobTable:
             for job in self._jobs.values()
             if job.alive and job.driver_node == node_id
         ]
+
+    def find(self, job_id: bytes) -> JobInfo | None:
+        return self._jobs.get(job_id)
 
     def get(self, job_id: bytes) -> JobInfo:
         """Return one job.

@@ -8,6 +8,7 @@ class KVTable:
 
     def __init__(self) -> None:
         self._spaces: dict[str, dict[bytes, bytes]] = {}
+        self.changed: set[tuple[str, bytes]] = set()  #: to be written
 
     def put(
         self, namespace: str, key: bytes, value: bytes, *, overwrite: bool
@@ -20,6 +21,7 @@ class KVTable:
         before = space.get(key)
         if before is None or overwrite:
             space[key] = value
+            self.changed.add((namespace, key))
         return before
 
     def get(self, namespace: str, key: bytes) -> bytes | None:
@@ -29,6 +31,8 @@ class KVTable:
         """Forget a value; return what was there before."""
         space = self._spaces.get(namespace, {})
         before = space.pop(key, None)
+        if before is not None:
+            self.changed.add((namespace, key))
         if not space:
             self._spaces.pop(namespace, None)
         return before
@@ -37,3 +41,6 @@ class KVTable:
         return sorted(
             key for key in self._spaces.get(namespace, {}) if key.startswith(prefix)
         )
+
+    def all_keys(self) -> list[tuple[str, bytes]]:
+        return [(name, key) for name, space in self._spaces.items() for key in space]

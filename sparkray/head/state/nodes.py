@@ -8,6 +8,9 @@
                               +--------> DEAD <-----+-------------------------+
                           reconnect_s without a stream, or Gone
 
+After the head itself has died and started again, the nodes that lived are EXPECTED
+until they register again, or for ``node_timeout_s``.
+
 A node that was declared dead stays dead: others have drawn their conclusions.  It is
 told so when it comes back, and must start anew under another id.
 """
@@ -15,7 +18,7 @@ told so when it comes back, and must start anew under another id.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -35,6 +38,8 @@ class NodeState(enum.Enum):
     """Its stream broke a moment ago; it may come back."""
     DEAD = "dead"
     """Final: declared dead, and all others were told."""
+    EXPECTED = "expected"
+    """It lived when the head died; it registers again soon, or is dead as well."""
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -143,6 +148,15 @@ class NodeMachine:
             del self.story[:-20]
         return effects
 
+    def _return(self, event: Registered) -> list[Effect]:
+        self.state = NodeState.JOINING
+        return self._register(event)
+
+    def _check_return(self, event: Tick) -> list[Effect]:
+        if event.now_s - self.now_s < self.node_timeout_s:
+            return []
+        return self._die("it did not come back when the head did")
+
     def _register(self, event: Registered) -> list[Effect]:
         self.info, self.now_s = event.info, event.now_s
         return [ViewChanged()]
@@ -205,7 +219,7 @@ class NodeMachine:
 
 
 _M = NodeMachine
-_J, _C, _A, _D = NodeState
+_J, _C, _A, _D, _E = NodeState
 #: (state, event) -> rule.  What is missing cannot happen: `NodeTable.register` refuses
 #: the dead, and a report comes by an open stream only.
 RULES: Final[Mapping[tuple[NodeState, type], Callable[[Any, Any], list[Effect]]]] = {
@@ -229,6 +243,12 @@ RULES: Final[Mapping[tuple[NodeState, type], Callable[[Any, Any], list[Effect]]]
     (_A, Gone): _M._leave,
     (_A, Kept): _M._ignore,
     (_A, Tick): _M._check_stream,
+    (_E, Registered): _M._return,
+    (_E, StreamOpened): _M._open,
+    (_E, StreamBroken): _M._ignore,
+    (_E, Gone): _M._leave,
+    (_E, Kept): _M._ignore,
+    (_E, Tick): _M._check_return,
     (_D, StreamOpened): _M._ignore,
     (_D, Reported): _M._ignore,
     (_D, StreamBroken): _M._ignore,
@@ -249,6 +269,17 @@ class NodeTable:
         self._node_timeout_s = node_timeout_s
         self._reconnect_s = reconnect_s
         self._nodes: dict[bytes, NodeMachine] = {}
+        self.changed: set[bytes] = set()  #: what `state.saved` has to write
+
+    def restore(self, nodes: Iterable[NodeInfo], now_s: float) -> None:
+        """Take what an earlier head wrote: the living are expected back, the dead stay
+        dead."""
+        for info in nodes:
+            # What is free there, only its next report says.
+            info = msgspec.structs.replace(info, available={}, lent={})
+            node = NodeMachine(info, now_s, self._node_timeout_s, self._reconnect_s)
+            node.state = NodeState.EXPECTED if info.alive else NodeState.DEAD
+            self._nodes[info.node_id] = node
 
     def register(self, info: NodeInfo, now_s: float) -> list[Effect]:
         """Take a node in, or update its row.
@@ -257,6 +288,7 @@ class NodeTable:
             ValueError: it was declared dead; says why.
         """
         node = self._nodes.get(info.node_id)
+        self.changed.add(info.node_id)
         if node is not None and node.state is NodeState.DEAD:
             raise ValueError(
                 f"node {info.node_id.hex()} was declared dead ({node.info.reason}):"
@@ -273,7 +305,7 @@ class NodeTable:
     def handle(self, node_id: bytes, event: Event) -> list[Effect]:
         """Apply an event to one node; one that is not known is ignored."""
         node = self._nodes.get(node_id)
-        return node.handle(event) if node is not None else []
+        return self._noted(node.handle(event)) if node is not None else []
 
     def tick(self, now_s: float, paused_s: float = 0.0) -> list[Effect]:
         """Let time pass.
@@ -284,11 +316,13 @@ class NodeTable:
         """
         for node in self._living() if paused_s else ():
             node.now_s = min(now_s, node.now_s + paused_s)
-        return [
-            effect
-            for node in list(self._nodes.values())
-            for effect in node.handle(Tick(now_s))
-        ]
+        return self._noted(
+            [
+                effect
+                for node in list(self._nodes.values())
+                for effect in node.handle(Tick(now_s))
+            ]
+        )
 
     def state(self, node_id: bytes) -> NodeState | None:
         node = self._nodes.get(node_id)
@@ -321,6 +355,13 @@ class NodeTable:
             if node.idle_since_s is not None
         }
 
+    def dead(self) -> list[NodeInfo]:
+        return [node.info for node in self._nodes.values() if not node.info.alive]
+
+    def _noted(self, effects: list[Effect]) -> list[Effect]:
+        self.changed |= {e.node_id for e in effects if isinstance(e, DeclareDead)}
+        return effects
+
     def _living(self) -> Iterator[NodeMachine]:
         return (
             node for node in self._nodes.values() if node.state is not NodeState.DEAD
@@ -330,3 +371,4 @@ class NodeTable:
         dead = [id_ for id_, node in self._nodes.items() if not node.info.alive]
         for node_id in dead[:-MAX_DEAD]:
             del self._nodes[node_id]
+            self.changed.add(node_id)

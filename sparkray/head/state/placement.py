@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -108,8 +108,39 @@ class GroupTable:
     """All placement groups, removed ones too."""
 
     groups: dict[bytes, Group] = field(default_factory=dict)
+    changed: set[bytes] = field(default_factory=set)  #: what has to be written
     _names: dict[tuple[str, str], bytes] = field(default_factory=dict)
     _attempt: int = 0
+
+    def restore(self, groups: Iterable[Group], starts: int) -> None:
+        """Take what an earlier head wrote.
+
+        Args:
+            starts: how often the cluster's head has started: attempts of this one are
+                later than all of earlier ones, which nobody wrote down.
+        """
+        self._attempt = starts << 32
+        for group in groups:
+            request = group.request
+            self.groups[request.group_id] = group
+            if request.name and group.state is not GroupState.REMOVED:
+                self._names[request.namespace, request.name] = request.group_id
+
+    def resume(self, alive: Iterable[bytes]) -> list[Effect]:
+        """Return what frees the bundles that an earlier head was reserving: the groups
+        that wait for them are planned anew."""
+        reason = "the head died before its group was created"
+        return [
+            Return(
+                node_id,
+                group.request.group_id,
+                self._attempt,
+                tuple(group.missing()),
+                reason,
+            )
+            for group in self.waiting()
+            for node_id in alive
+        ]
 
     def create(self, request: p.CreatePlacementGroup) -> tuple[Group, list[Effect]]:
         """Take a group in.
@@ -131,6 +162,7 @@ class GroupTable:
         count = len(request.bundles)
         group = Group(request, [b""] * count, [0] * count)
         self.groups[request.group_id] = group
+        self.changed.add(request.group_id)
         return group, [Tell(group)]
 
     def get(self, group_id: bytes) -> Group:
@@ -241,12 +273,14 @@ class GroupTable:
 
     def _changed(self, group: Group) -> list[Effect]:
         group.version += 1
+        self.changed.add(group.request.group_id)
         return [Tell(group)]
 
     def _forget_old(self) -> None:
         gone = [i for i, g in self.groups.items() if g.state is GroupState.REMOVED]
         for old in gone[:-MAX_REMOVED]:
             del self.groups[old]
+            self.changed.add(old)
 
 
 def undo(

@@ -42,7 +42,7 @@ class Daemon:
         )
         os.close(ready_fd)
         os.close(owner_fd)
-        self._ready = ready
+        self._ready, self._parent = ready, parent
         self.about: dict[str, Any] = {}
 
     def wait_ready(self) -> dict[str, Any]:
@@ -60,6 +60,11 @@ class Daemon:
 
     def nodes(self) -> list[control.NodeInfo]:
         return list(self.call("ListNodes", control.ListNodes()).nodes)
+
+    @property
+    def head_pid(self) -> int:
+        entry = self._parent / entry_of(self.about) / "agent.json"
+        return int(json.loads(entry.read_text())["head_pid"])
 
     def let_go(self) -> None:
         """Close the owner's pipe, as the owner's death does."""
@@ -123,6 +128,16 @@ def test_a_node_says_what_its_discovery_file_says(start: Start, tmp_path: Path) 
     assert about["pid"] == daemon.process.pid and about["is_head"]
     [node] = daemon.nodes()
     assert node.alive and node.is_head and node.total["CPU"] == 10_000
+    assert node.agent != about["head"]
+    head = psutil.Process(about["head_pid"])
+    assert head.ppid() == about["pid"] and "sparkray.head" in " ".join(head.cmdline())
+
+
+def test_a_private_node_has_its_head_in_the_same_process(start: Start) -> None:
+    daemon = start("--head", "--local")
+    about = daemon.wait_ready()
+    assert about["head_pid"] == about["pid"]
+    [node] = daemon.nodes()
     assert node.agent == about["head"]
 
 
@@ -158,7 +173,7 @@ def test_logs_are_kept_where_they_were_asked_for(start: Start, tmp_path: Path) -
     daemon.wait_ready()
     assert daemon.end() == 0
     assert list(tmp_path.iterdir()) == [logs]
-    assert "joined" in next(logs.glob("node-*.log")).read_text()
+    assert "joined" in next(logs.glob("head-*.log")).read_text()
 
 
 def test_the_token_is_in_no_command_line_and_no_log(start: Start) -> None:
@@ -284,11 +299,11 @@ def test_a_head_that_stood_still_blames_no_node(start: Start) -> None:
     node.wait_ready()
     until(lambda: sum(n.alive for n in head.nodes()) == 2)
     before = {n.node_id for n in head.nodes()}
-    head.process.send_signal(signal.SIGSTOP)
+    os.kill(head.about["head_pid"], signal.SIGSTOP)
     try:
         time.sleep(2.5)  # longer than the timeout: nothing here says that it is over
     finally:
-        head.process.send_signal(signal.SIGCONT)
+        os.kill(head.about["head_pid"], signal.SIGCONT)
     third = start(f"--address={head.about['head']}")
     before.add(bytes.fromhex(third.wait_ready()["node_id"]))
     assert {n.node_id for n in head.nodes() if n.alive} == before
@@ -354,3 +369,112 @@ def test_a_node_of_another_patch_release_joins_with_one_warning(start: Start) ->
     (warning,) = start(address, before=before).wait_ready()["warnings"]
     assert patch in warning and platform.python_version() in warning
     assert len(head.nodes()) == 2
+
+
+def killed_head(daemon: Daemon) -> int:
+    """Kill the head's process; return that of the next, once that is there."""
+    pid = daemon.head_pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: daemon.head_pid != pid)
+    return daemon.head_pid
+
+
+def test_a_head_that_dies_is_there_again_with_all_that_it_knew(start: Start) -> None:
+    head = start("--head")
+    node = start(f"--address={head.wait_ready()['head']}")
+    node.wait_ready()
+    until(lambda: len(head.nodes()) == 2)
+    head.call("KVPut", control.KVPut("ns", b"k", b"v", True))
+    before = {n.node_id for n in head.nodes()}
+    for _ in range(2):
+        killed_head(head)
+        assert {n.node_id for n in head.nodes() if n.alive} == before
+        assert head.call("KVGet", control.KVGet("ns", b"k")).value == b"v"
+        status = head.call("Status", control.ClusterStatus())
+        assert status.cluster_id.hex() == head.about["cluster_id"]
+        until(lambda: all(n.available for n in head.nodes()))  # they report again
+    assert head.end() == 0
+    assert node.process.wait(20) == 0
+
+
+def test_a_node_that_was_killed_with_the_head_is_found_dead(start: Start) -> None:
+    head = start("--head")
+    node = start(f"--address={head.wait_ready()['head']}")
+    node_id = bytes.fromhex(node.wait_ready()["node_id"])
+    until(lambda: len(head.nodes()) == 2)
+    os.kill(head.about["head_pid"], signal.SIGSTOP)  # it must not see the node's end
+    node.process.kill()
+    node.process.wait()
+    killed_head(head)
+    dead = until(lambda: [n for n in head.nodes() if not n.alive])
+    assert [n.node_id for n in dead] == [node_id] and "process ended" in dead[0].reason
+    killed_head(head)
+    assert [n.node_id for n in head.nodes() if not n.alive] == [node_id]
+
+
+def test_a_node_that_was_declared_dead_is_told_so_by_the_next_head(
+    start: Start,
+) -> None:
+    head = start("--head", SPARKRAY_NODE_TIMEOUT_S="1")
+    node = start(f"--address={head.wait_ready()['head']}")
+    old = bytes.fromhex(node.wait_ready()["node_id"])
+    until(lambda: sum(n.alive for n in head.nodes()) == 2)
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: sum(n.alive for n in head.nodes()) == 1)
+        killed_head(head)
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    alive = until(lambda: [n for n in head.nodes() if n.alive and not n.is_head], 20)
+    assert alive[0].node_id != old and alive[0].pid == node.process.pid
+
+
+def test_a_head_whose_daemon_is_killed_ends_and_takes_no_node_along(
+    start: Start,
+) -> None:
+    head = start("--head")
+    node = start(f"--address={head.wait_ready()['head']}")
+    node.wait_ready()
+    child = psutil.Process(head.about["head_pid"])
+    head.process.kill()
+    head.process.wait()
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    assert node.process.poll() is None
+
+
+def test_a_head_that_dies_again_and_again_ends_its_node(
+    start: Start, tmp_path: Path
+) -> None:
+    head = start("--head", f"--log-dir={tmp_path / 'logs'}")
+    about = head.wait_ready()
+    state = Path(about["session_dir"]) / "head.db"
+    os.kill(about["head_pid"], signal.SIGSTOP)
+    for name in (state, Path(f"{state}-wal")):
+        name.unlink(missing_ok=True)
+    state.mkdir()  # now no head can start any more
+    os.kill(about["head_pid"], signal.SIGKILL)
+    assert head.process.wait(40) == 0
+    assert left_of(about) == []
+    (log,) = (tmp_path / "logs").glob("node-*.log")
+    assert "given up" in log.read_text()
+
+
+def test_a_damaged_state_is_set_aside_and_the_nodes_come_back_all_the_same(
+    start: Start,
+) -> None:
+    head = start("--head")
+    node = start(f"--address={head.wait_ready()['head']}")
+    node.wait_ready()
+    head.call("KVPut", control.KVPut("ns", b"k", b"v", True))
+    before = {n.node_id for n in head.nodes()}
+    os.kill(head.head_pid, signal.SIGSTOP)
+    state = Path(head.about["session_dir"]) / "head.db"
+    Path(f"{state}-wal").unlink()
+    state.write_bytes(b"no database" * 1000)
+    killed_head(head)
+    until(lambda: {n.node_id for n in head.nodes() if n.alive} == before)
+    assert head.call("KVGet", control.KVGet("ns", b"k")).value is None
+    (aside,) = state.parent.glob("head.db.set-aside-*")
+    assert aside.read_bytes() == b"no database" * 1000
+    log = state.parent / "logs" / f"head-{head.head_pid}.log"
+    assert str(state) in log.read_text() and str(aside) in log.read_text()

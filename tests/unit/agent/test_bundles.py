@@ -278,3 +278,18 @@ def test_a_reservation_that_only_fits_in_parts_of_devices_is_refused() -> None:
     assert not bundles.reserve(GROUP, 1, {0: from_user({"GPU": 1})})
     halves = {0: from_user({"GPU": 0.5}), 1: from_user({"GPU": 0.5})}
     assert bundles.reserve(GROUP, 1, halves) and not desk.table.devices.fits(1)
+
+
+def test_bundles_that_the_head_has_no_use_for_are_found() -> None:
+    bundles = Bundles(HERE, from_user({"CPU": 9}))
+    for group_id in (b"removed", b"moved", b"mine", b"waits", b"unknown"):
+        assert bundles.reserve(group_id, 3, {0: from_user({"CPU": 1})})
+    for group_id, state, node in (
+        (b"removed", "REMOVED", b""),
+        (b"moved", "CREATED", THERE),
+        (b"mine", "CREATED", HERE),
+        (b"waits", "PENDING", b""),
+    ):
+        row = GroupRow(group_id, 1, state, "", "", "PACK", [{}], [node], False, JOB)
+        bundles.learn([row])
+    assert bundles.strays() == [((b"removed", 0), 3), ((b"moved", 0), 3)]

@@ -38,6 +38,7 @@ EVENTS = {
 IMPOSSIBLE = {
     (NodeState.DEAD, n.Registered),
     (NodeState.JOINING, n.Reported),
+    (NodeState.EXPECTED, n.Reported),
 }
 PATHS: dict[NodeState, list[type]] = {
     NodeState.JOINING: [],
@@ -47,7 +48,15 @@ PATHS: dict[NodeState, list[type]] = {
 }
 
 
+def expected() -> NodeTable:
+    nodes = NodeTable(node_timeout_s=10.0, reconnect_s=2.0)
+    nodes.restore([info(), info(b"n2", alive=False, reason="it fell")], 0.0)
+    return nodes
+
+
 def machine_in(state: NodeState) -> NodeMachine:
+    if state is NodeState.EXPECTED:
+        return expected()._nodes[b"n1"]
     machine = NodeMachine(info(), 0.0, node_timeout_s=10.0, reconnect_s=2.0)
     for kind in PATHS[state]:
         machine.handle(EVENTS[kind])
@@ -197,3 +206,21 @@ def test_a_node_dies_at_most_once_whatever_happens(
         deaths += sum(isinstance(effect, n.DeclareDead) for effect in effects)
     assert deaths == (nodes.state(b"n1") is NodeState.DEAD)
     assert bool(nodes.alive()) != bool(deaths)
+
+
+def test_after_the_heads_death_nodes_have_the_timeout_to_come_back() -> None:
+    nodes = expected()
+    assert [node.node_id for node in nodes.alive()] == [b"n1"]
+    assert nodes.alive()[0].available == {}
+    assert nodes.tick(9.9) == []
+    nodes.register(info(), 9.9)
+    assert nodes.state(b"n1") is NodeState.JOINING and nodes.alive()[0].available
+    late = expected()
+    effects = late.tick(10.1)
+    assert effects[0] == n.DeclareDead(b"n1", "it did not come back when the head did")
+    assert late.changed == {b"n1"}
+
+
+def test_a_node_that_died_under_an_earlier_head_stays_dead() -> None:
+    with pytest.raises(ValueError, match="it fell"):
+        expected().register(info(b"n2"), 1.0)

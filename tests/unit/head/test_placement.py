@@ -275,6 +275,8 @@ def test_room_is_claimed_where_agents_keep_refusing_what_seems_free() -> None:
                 return p.BundlesReserved(bool(request.wait_s))
 
         desk = PlacementDesk(
+            GroupTable(),
+            save=lambda: None,
             alive=lambda: [node],
             call_agent=call,
             tell=lambda rows: None,
@@ -305,6 +307,8 @@ def test_the_driver_hears_of_a_group_that_no_nodes_could_hold(
     async def run() -> None:
         tasks = set[asyncio.Task[None]]()
         desk = PlacementDesk(
+            GroupTable(),
+            save=lambda: None,
             alive=lambda: [node],
             call_agent=lambda *args: pytest.fail("nothing fits"),
             tell=lambda rows: None,
