@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2] / "sparkray"
 READERS = {
     "agent/jobs.py": "when a job began, to be shown",
     "head/service.py": "when a job began and ended, to be shown",
+    "head/storage.py": "names a file that is set aside",
     "cli/stopping.py": "compared with processes of the same host",
     "launch/session_dir.py": "compared with files of the same host",
 }
