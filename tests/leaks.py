@@ -83,12 +83,18 @@ def _processes(root: Path) -> Iterator[str]:
 
 
 def _files(root: Path) -> Iterator[str]:
-    for path in root.rglob("agent.json"):
+    for path in _below(root, "agent.json"):
         yield f"session directory {path.parent}"
         segments = SHARED_MEMORY / f"sparkray-{path.parent.name}"
         if segments.is_dir():
             yield f"segments {segments}: {len(list(segments.iterdir()))}"
     yield from (f"directory {path}" for path in root.iterdir())
+
+
+def _below(root: Path, *endings: str) -> Iterator[Path]:
+    """Find files by the ends of their names, while directories come and go."""
+    for folder, _, names in os.walk(root):
+        yield from (Path(folder) / name for name in names if name.endswith(endings))
 
 
 def _own_sockets() -> int:
@@ -104,7 +110,7 @@ def _own_sockets() -> int:
 def logs(root: Path) -> str:
     """Return the ends of all logs below ``root``."""
     parts = []
-    for path in sorted(root.rglob("*.log")) + sorted(root.rglob("*.err")):
+    for path in sorted(_below(root, ".log", ".err")):
         try:
             text = path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError:

@@ -115,7 +115,8 @@ class ObjectDesk:
         elif isinstance(message, m.UnpinObjects):
             self.store.unpin(client, message.object_ids)
         elif isinstance(message, m.FreeObjects):
-            self.free(message.object_ids)
+            if message.here:
+                self.free(message.object_ids)
             for node_id in message.nodes:
                 if node_id != self._options.node_id:
                     request = control.FreePeerObjects(message.object_ids)

@@ -287,13 +287,15 @@ class UnpinObjects(msgspec.Struct, array_like=True, tag=20):
 class FreeObjects(msgspec.Struct, array_like=True, tag=21):
     """Owner -> its agent: nobody needs these any more; free all copies.
 
-    Repeatable.  ``nodes`` are other nodes with copies, told by the agent.
+    Repeatable.  ``nodes`` are other nodes with copies, told by the agent; ``here`` is
+    whether its own node is meant, too.
     Answer: none.
     Errors: none.
     """
 
     object_ids: list[bytes]
     nodes: list[bytes]
+    here: bool = True
 
 
 class KeepObjects(msgspec.Struct, array_like=True, tag=102):

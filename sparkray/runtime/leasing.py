@@ -284,6 +284,7 @@ class Leasing:
         worker.in_flight.clear()
         for task in tasks:
             task.solo = True
+            task.died_on = [*(task.died_on or ()), worker.lease.worker.node_id]
         if tasks:
             suspect = tasks.pop(0)
             if self._retry(suspect):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkray.protocol.codec import encode
-from sparkray.protocol.messages import ReturnValue
+from sparkray.protocol.messages import FreeObjects, ObjectSource, ReturnValue
 from sparkray.runtime.ownership import Ownership
 from sparkray.runtime.shared import Shared
 from sparkray.runtime.state import lineage
@@ -21,7 +21,7 @@ class Returns:
     """Settles entries with the values of messages."""
 
     def __init__(self, shared: Shared, ownership: Ownership) -> None:
-        self._table = shared.table
+        self._shared, self._table = shared, shared.table
         self._ownership = ownership
 
     def settle(self, task: Task, entry: Entry, value: ReturnValue) -> None:
@@ -36,6 +36,8 @@ class Returns:
             entry.sources = value.sources
             self._keep(task, entry)
             entry.settle(STORED, b"")
+        if task.died_on:
+            self.free_strays(task, [entry.id], value.sources)
         if not self._table.is_held(entry):  # every ref went while the task ran
             self._table.entries[entry.id] = entry
             self._table.release(entry)
@@ -57,6 +59,20 @@ class Returns:
         if not self._table.is_held(first):
             self._table.entries[first.id] = first
             self._table.release(first)
+
+    def free_strays(
+        self, task: Task, object_ids: list[bytes], sources: Sequence[ObjectSource] = ()
+    ) -> None:
+        """Free what workers had stored that died before they could tell.
+
+        Args:
+            sources: where the object is that is to stay.
+        """
+        own = self._shared.address.node_id
+        nodes = {*(task.died_on or ())} - {source.node_id for source in sources}
+        if nodes:
+            message = FreeObjects(object_ids, sorted(nodes - {own}), own in nodes)
+            self._shared.agent.send(message)
 
     def _keep(self, task: Task, entry: Entry) -> None:
         """The object lies in a store, which may be lost: remember how it was made."""

@@ -470,9 +470,12 @@ class Submitter:
         if not runs_again(task):
             if task.stream is not None:
                 self.streams.fail(task, task.stream, error)
-            for entry in task.entries or [task.entry]:
+            entries = task.entries or [task.entry]
+            for entry in entries:
                 entry.task = None
                 entry.settle(FAILED, error)
+            if task.died_on:
+                self._returns.free_strays(task, [entry.id for entry in entries])
         pinned = task.pinned  # other pins if it runs again
         self.recovery.failed(task, error)
         if pinned is not None:

@@ -57,6 +57,10 @@ MEMORY_BYTES: Final = 64 << 20
 _POLL_S: Final = 0.02
 
 
+#: In the command line of the processes that fork workers.
+_ZYGOTE: Final = "sparkray.worker.zygote"
+
+
 def crash(how: How = "SIGKILL") -> NoReturn:
     """Fail here and now, in a task, an actor, or code that these call.
 
@@ -212,7 +216,8 @@ def worker_pids() -> list[int]:
     for node in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             for zygote in node.children():
-                found += [worker.pid for worker in zygote.children()]
+                if any(_ZYGOTE in word for word in zygote.cmdline()):
+                    found += [worker.pid for worker in zygote.children()]
     return sorted(found)
 
 

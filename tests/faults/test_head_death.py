@@ -242,4 +242,7 @@ time.sleep(300)
     finally:
         driver.kill()
         driver.wait()
-    assert sorted(job.alive for job in state.list_jobs()) == [False, True]
+    until(
+        lambda: sorted(job.alive for job in state.list_jobs()) == [False, True],
+        what="the job of the driver that was killed goes on",
+    )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -20,6 +21,8 @@ from sparkray.exceptions import SparkrayError, WorkerCrashedError
 from sparkray.launch import discovery
 from sparkray.testing import Cluster
 from sparkray.util import state
+from sparkray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from sparkray.worker.results import Answers
 from tests import leaks
 from tests.support import Gate, Tally, driver_environment, until
 
@@ -265,4 +268,47 @@ def test_tasks_and_calls_that_wait_on_a_node_that_ends_in_order_run_again(
         until(lambda: begun.count() == 14)
         gate.open()
         assert sparkray.get(waiting, timeout=30) == [1] * 7
+        sparkray.shutdown()
+
+
+def used_on(node: Any) -> float:
+    """Return how much of a node's store is in use, in bytes."""
+    (row,) = [row for row in state.list_nodes() if row.node_id == node.node_id]
+    name = "object_store_memory"
+    return row.resources[name] - row.available[name]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_what_a_worker_stored_and_could_not_tell_of_is_freed(
+    tmp_path: Path, retries: int
+) -> None:
+    """It dies between storing its result and answering; the retry runs elsewhere."""
+    with Cluster(head_node_args={"num_cpus": 0}) as cluster:
+        first = cluster.add_node(num_cpus=1)
+        sparkray.init(address=cluster.address)
+        runs, die, end = Tally(tmp_path), Gate(tmp_path), Gate(tmp_path)
+
+        @sparkray.remote(max_retries=retries)
+        def make() -> Any:
+            runs.add()
+            if runs.count() == 1:
+                Answers.add = lambda *_, **__: (die.wait(), os._exit(7))  # type: ignore[method-assign,assign]
+            return np.ones(1_000_000)
+
+        ref = make.remote()
+        until(lambda: used_on(first) > 0)
+        second = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        there = NodeAffinitySchedulingStrategy(first.node_id, soft=False)
+        fills = sparkray.remote(end.wait).options(scheduling_strategy=there).remote()
+        die.open()
+        if retries:
+            assert sparkray.get(ref, timeout=60)[-1] == 1
+            assert used_on(second) > 0
+        else:
+            with pytest.raises(WorkerCrashedError):
+                sparkray.get(ref, timeout=60)
+        until(lambda: used_on(first) == 0)
+        end.open()
+        sparkray.get(fills, timeout=60)
         sparkray.shutdown()

@@ -81,6 +81,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
     worker: Any = None  #: the `LeasedWorker` it was pushed to
     cancelled: bool = False
     solo: bool = False  #: pushed alone: its worker died last time with tasks in flight
+    died_on: list[bytes] | None = None  #: nodes where workers died that had it
     overran: str = ""  #: its process, ended because the task did not stop in time
     stream: Stream | None = None
     again: Again | None = None  #: it runs once more, for objects that were lost
