@@ -175,6 +175,7 @@ def test_a_connect_session_has_a_cluster_with_udfs_and_gives_its_slots_back(
         assert row["places"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nodes_follow_the_demand_within_the_limits(
     server: Server, run_driver: Run
@@ -244,6 +245,7 @@ def test_data_frames_are_exchanged_without_the_client(
     assert told["doubled"] == 2 * sum(range(1000))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_client_that_is_killed_gives_its_slots_back(
     server: Server, run_driver: Run, folder: Path

@@ -71,6 +71,7 @@ START = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nodes_come_with_the_demand_and_go_without_it(
     run_driver: Run, folder: Path
